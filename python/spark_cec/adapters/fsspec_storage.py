@@ -52,6 +52,8 @@ _SAY_KEYS = frozenset({"key", "anon", "session"})
 _KEYS = frozenset({"key", "secret", "token", "anon", "profile", "session", "username", "password"})
 """Options of s3fs that say where keys come from: those that Hadoop's settings lead to, and all."""
 
+_MAGIC = frozenset("*?[")
+
 _MARK = "cec-write"
 """The name in an object's metadata of a random text, by which its writer knows the object again."""
 
@@ -147,7 +149,16 @@ def remove_all(url: str) -> None:
         return
     filesystem, root = _locate(storage)
     with contextlib.suppress(FileNotFoundError):
-        filesystem.rm(root, recursive=True)
+        if _is_pattern(root):
+            for path in filesystem.find(root):
+                filesystem.rm_file(path)
+        else:
+            filesystem.rm(root, recursive=True)
+
+
+def _is_pattern(path: str) -> bool:
+    """Whether fsspec would take the path for a pattern, and delete what matches it, and not the path itself."""
+    return not _MAGIC.isdisjoint(path)
 
 
 def _locate(storage: Storage) -> tuple[Any, str]:
@@ -171,6 +182,9 @@ def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
             if options.keys() & _SAY_KEYS:  # fsspec's own configuration has keys for queries that have none
                 configured = {name: value for name, value in configured.items() if name not in _KEYS}
             options = _merge(_ONE_ATTEMPT, configured, options)
+        if protocol in _EXCLUSIVE:
+            # A cached listing would break guarantee 5: another thread may have begun it before this one asked.
+            options = {**options, "use_listings_cache": False}
         if protocol in _GOOGLE:
             filesystem, root = _google_filesystem(known_url, options)
         else:
@@ -453,11 +467,11 @@ class ObjectStorage(_FsspecStorage):
         self._repeat(path, lambda: super(ObjectStorage, self).delete(path), conflicts=True)
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Deletes the objects that exist: on S3 all but the first in bulk.
+        """Deletes the objects that exist: on S3 all but the first in bulk, unless a path looks like a pattern.
 
         s3fs reports no error of a bulk deletion, so the first object tells whether this user may delete.
         """
-        if not self._marks:
+        if not self._marks or any(map(_is_pattern, [self._root, *paths])):
             with ThreadPoolExecutor(_DELETED_AT_ONCE) as pool:
                 list(pool.map(self.delete, paths))
         elif paths:

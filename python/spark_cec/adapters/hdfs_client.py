@@ -70,14 +70,16 @@ class _Call(Generic[_Answer]):
 class HdfsClient:
     """A client of one cluster, for several threads.
 
-    `make` gives a client of hdfs-native, `limit_s` the time that a call may take. After a call without an answer the
-    next one has a new client, and so a new connection. Calls raise what hdfs-native's raise, and `TimeoutError`.
+    `make` gives a client of hdfs-native, and takes how many were made before it; `limit_s` the time that a call may
+    take. After a call without an answer the next one has a new client, and so a new connection. Calls raise what
+    hdfs-native's raise, and `TimeoutError`.
     """
 
-    def __init__(self, make: Callable[[], Any], limit_s: Callable[[], float]) -> None:
+    def __init__(self, make: Callable[[int], Any], limit_s: Callable[[], float]) -> None:
         self._make = make
         self._limit_s = limit_s
-        self._inner = make()
+        self._made = 1
+        self._inner = make(0)
         self._turn = threading.Lock()
         self._left = 0
 
@@ -134,7 +136,7 @@ class HdfsClient:
             call.is_left = True
             self._left += 1
             if self._inner is inner:
-                self._inner = self._make()
+                self._inner, self._made = self._make(self._made), self._made + 1
             return True
 
     def _end(self, call: _Call[Any]) -> None:

@@ -29,7 +29,7 @@ SCHEMES = frozenset({"hdfs", "viewfs"})
 _PORT = 8020
 """The port of a name node whose URL has none, as Hadoop says."""
 
-_ADDRESS = "dfs.namenode.rpc-address."
+_ADDRESS, _NAME_NODES = "dfs.namenode.rpc-address.", "dfs.ha.namenodes."
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/:@!$&'()*+,;=-]+")
 """A mount's target is a URL. With other characters it may be another path than it seems."""
 
@@ -151,9 +151,20 @@ def _find_client(url: str, scheme: str, authority: str, settings: Mapping[str, s
         if key not in _clients:
             _name_user(settings)
             _clients[key] = HdfsClient(
-                lambda: _make_client(url, f"{scheme}://{authority}", config), lambda: max(LEAST_S, find_retry_s())
+                lambda made: _make_client(url, f"{scheme}://{authority}", _begin_elsewhere(config, made)),
+                lambda: max(LEAST_S, find_retry_s()),
             )
         return _clients[key]
+
+
+def _begin_elsewhere(config: Mapping[str, str], made: int) -> dict[str, str]:
+    """The settings, with another name node first in each name service than in those of the client before.
+
+    A client goes on to the next one after an error alone, and a name node that is silent gives none.
+    """
+    nodes = {key: value.replace(" ", "").split(",") for key, value in config.items() if key.startswith(_NAME_NODES)}
+    turned = {key: each[made % len(each) :] + each[: made % len(each)] for key, each in nodes.items()}
+    return {**config, **{key: ",".join(each) for key, each in turned.items()}}
 
 
 def _make_client(url: str, root: str, config: dict[str, str]) -> Any:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spark_cec.admin.committed import Committed, committed, committed_attempts, decided_fallback, note_unwritten
+from spark_cec.admin.committed import (
+    Committed,
+    committed,
+    committed_attempts,
+    decided_fallback,
+    list_stores,
+    note_unwritten,
+)
 from spark_cec.admin.damage import Finding, damage_findings, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.admin.state import open_catalog
@@ -20,7 +27,6 @@ from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import Allows, newest_allowed
 from spark_cec.recovery.query_files import Fallback
-from spark_cec.recovery.spark_logs import all_stores
 
 CountCallback = Callable[[int], None]
 """Takes the number of stores to check."""
@@ -154,11 +160,8 @@ def _find_missing_outputs(storage: Storage, index: Index, batches: list[int]) ->
 def _check_stores(
     place: Place, catalog: Catalog, done: Committed | None, stores_begin: CountCallback, store_done: Callable[[], None]
 ) -> Iterator[StoreCheck]:
-    known = catalog.index.stores()
-    if done is None or done.version is None:
-        stores = known
-    else:
-        stores = all_stores(place.checkpoint, known, is_ours=place.is_ours)
+    is_known = done is not None and done.version is not None
+    stores = list_stores(place, catalog.index) if is_known else catalog.index.stores()
     stores_begin(len(stores))
     for store in stores:
         checks = _check_store(place, catalog.index, store, done)

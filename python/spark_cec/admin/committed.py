@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.runtime import find_line
 from spark_cec.protocols.spec import read_spec
-from spark_cec.recovery.attempts import Allows, CommittedAttempts, is_rolled_back
+from spark_cec.recovery.attempts import Allows, CommittedAttempts, is_rolled_back, living_stores
 from spark_cec.recovery.decide import lacks_newest
 from spark_cec.recovery.facts import is_fallback_done, read_stores
 from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
@@ -67,7 +68,7 @@ def note_unwritten(place: Place, index: Index, done: Committed | None) -> Commit
     """The same progress, with `is_unwritten` as the log tells. The index must be read after the progress."""
     if place.checkpoint is None or done is None or done.version is None or done.last != done.batch:
         return done
-    stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
+    stores = list_stores(place, index)
     attempts = _read_attempts(place, place.checkpoint, done)
     is_unwritten = lacks_newest(read_stores(index, stores, done.version, attempts.allows)) and attempts.may_lack_newest
     return replace(done, is_unwritten=is_unwritten)
@@ -85,6 +86,11 @@ def _read_protocol_batch(checkpoint: Storage) -> int | None:
     return None
 
 
+def list_stores(place: Place, index: Index) -> list[StoreId]:
+    """The stores that the log must have, as a start counts them: none of a history that was taken back whole."""
+    return all_stores(place.checkpoint, living_stores(index, _read_cuts_if_sound(place)), is_ours=place.is_ours)
+
+
 def count_recoveries(place: Place) -> int:
     """The number of recoveries with a report."""
     if place.checkpoint is None:
@@ -99,7 +105,7 @@ def decided_fallback(place: Place, index: Index, done: Committed | None) -> Fall
     decided = FALLBACK.read(_own_storage(place.checkpoint))
     if decided is None or done.last > decided.committed_batch:
         return None
-    stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
+    stores = list_stores(place, index)
     return None if is_fallback_done(index, stores, decided) else decided
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.admin.committed import committed, committed_attempts, decided_fallback, note_unwritten
+from spark_cec.admin.committed import committed, committed_attempts, decided_fallback, list_stores, note_unwritten
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases, command_wait_s
@@ -17,7 +18,7 @@ from spark_cec.recovery.facts import read_plan
 from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.query_files import FALLBACK, Fallback, read_carried, save_fallback
-from spark_cec.recovery.spark_logs import all_stores
+from spark_cec.recovery.spark_logs import planned_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,7 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
     catalog.refresh()
     index = catalog.index
     done = note_unwritten(place, index, done) or done
-    stores = all_stores(place.checkpoint, index.stores(), is_ours=place.is_ours)
-    oldest = min(_list_batches(place.checkpoint, "offsets"), default=done.last + 1)
+    stores, oldest = list_stores(place, index), _find_oldest_batch(place.checkpoint, done.last)
     probe = make_probe(place.storage, index, committed_attempts(place, done))
     newest = done.last - done.is_unwritten
     found = find_base(stores, newest, oldest, probe, read_carried(open_storage(_own_url(place.checkpoint))))
@@ -63,7 +63,7 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     catalog = open_catalog(place)
     catalog.refresh()
     done = note_unwritten(place, catalog.index, done) or done
-    stores = all_stores(place.checkpoint, catalog.index.stores(), is_ours=place.is_ours)
+    stores = list_stores(place, catalog.index)
     decided = decided_fallback(place, catalog.index, done)
     # A decision for another end is of another copy of the checkpoint, and a start refuses it.
     is_due = decided is not None and decided.committed_batch == done.last
@@ -87,23 +87,25 @@ def record_fallback(place: Place, fallback: FallbackPlan | None) -> None:
 
 
 @contextmanager
-def keep_runs_out(place: Place) -> Iterator[None]:
+def keep_runs_out(place: Place) -> Iterator[Callable[[], None]]:
     """Holds the leases of the checkpoint, if one is known, and of its log; `Fenced` if the query runs.
 
+    Yields a function to call before a write that follows a wait: it raises `Fenced` if a run has taken a lease since,
+    as it may on an object store while this process is suspended.
     A query that has just stopped releases its lease a moment later. Raises `UnsuitableCheckpoint` if the checkpoint is
     a copy, and the log belongs to the original.
     """
     leases = CheckpointLeases()
     if place.checkpoint is None:
-        log = open_storage(place.home)
-        leases.hold(place.home, log, command_wait_s(log))
+        held, log = place.home, open_storage(place.home)
+        leases.hold(held, log, command_wait_s(log))
     else:
-        url, own = place.checkpoint.url, open_storage(_own_url(place.checkpoint))
-        leases.hold(url, own, command_wait_s(own), external_log(url, place.home))
+        held, own = place.checkpoint.url, open_storage(_own_url(place.checkpoint))
+        leases.hold(held, own, command_wait_s(own), external_log(held, place.home))
     try:
         if place.checkpoint is not None:
             refuse_log_of_another(place.checkpoint.url, place.home)
-        yield
+        yield partial(leases.confirm, held)
     finally:
         leases.close()
 
@@ -112,6 +114,9 @@ def _own_url(checkpoint: Storage) -> str:
     return f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}"
 
 
-def _list_batches(storage: Storage, directory: str) -> list[int]:
-    stems = [file.name.removesuffix(".json") for file in storage.list(directory)]
-    return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]
+def _find_oldest_batch(checkpoint: Storage, last: int) -> int:
+    """The first batch of Spark's offset log from which on it has each one up to `last`; `last` + 1 if it lacks that."""
+    planned, oldest = set(planned_batches(checkpoint)), last + 1
+    while oldest - 1 in planned:
+        oldest -= 1
+    return oldest

@@ -17,6 +17,7 @@ from spark_cec.log.meta import SegmentMeta, decode_meta
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import has_committed
 from spark_cec.recovery.query_files import PIPELINE_FILE, QUERY
 from spark_cec.recovery.spark_logs import committed_batch, has_state, planned_batches, recorded_conf
 from spark_cec.settings import PROVIDER, PROVIDER_KEY, Settings, parse_settings
@@ -139,7 +140,9 @@ def _locate_log(checkpoint: str, query: Mapping[str, Any]) -> Place:
     for home in (recorded, f"{checkpoint}/{OWN_LOG}"):
         if _holds_log(open_to_read(home)):
             return _refuse_other_log(_make_place(home, storage, query), checkpoint)
-    if query.get("provider") and committed_batch(storage) >= 0:
+    committed = committed_batch(storage)
+    has_written = query.get("provider") or has_committed(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"), committed)
+    if committed >= 0 and has_written:
         raise LostLog(recorded)
     raise LogLocationError(
         recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_ADVICE}"

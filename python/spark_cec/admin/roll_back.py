@@ -9,10 +9,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin.committed import list_stores
 from spark_cec.admin.fall_back import keep_runs_out
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
 from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import has_leases, is_held
+from spark_cec.agent.owner import refuse_log_of_another
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log import manifest
 from spark_cec.log.index import Index
@@ -34,7 +36,7 @@ from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import REWIND, ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back
-from spark_cec.recovery.spark_logs import all_stores, committed_batch, planned_batches, stores_without_version
+from spark_cec.recovery.spark_logs import committed_batch, planned_batches, stores_without_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class WayBack:
     `newest`: the last batch that left any trace. `stores`: stores that are whole in the log at version `to` + 1. `plan`
     and `inputs`: the replay of the next start; `replay_input`: its input. `readers`: streams that have read the output
     that is taken back, and the last batch that each has read. `gone`: missing input files of the batches behind `to`.
-    `begun`: an earlier attempt was interrupted. `locks`: the storage has locks, which tell whether a run is alive.
+    `begun`: an earlier attempt was interrupted. `locks`: a run of the query has a lock, which tells that it is alive.
     """
 
     place: Place
@@ -79,16 +81,17 @@ class WayBack:
 
 
 @contextmanager
-def while_stopped(place: Place, *, dry_run: bool) -> Iterator[None]:
-    """Keeps runs out, or only checks that there is none in a dry run, which leaves no trace; `Fenced` if there is one.
-    """
+def while_stopped(place: Place, *, dry_run: bool) -> Iterator[Callable[[], None]]:
+    """Keeps runs out, as `keep_runs_out`, or only checks that there is none in a dry run, which leaves no trace."""
     if not dry_run:
-        with keep_runs_out(place):
-            yield
+        with keep_runs_out(place) as confirm:
+            yield confirm
         return
     if place.checkpoint is not None and is_held(_own_storage(place.checkpoint)):
         raise Fenced(f"the query with checkpoint {place.checkpoint.url} is running: stop that run first")
-    yield
+    if place.checkpoint is not None:
+        refuse_log_of_another(place.checkpoint.url, place.home)
+    yield lambda: None
 
 
 def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack | None:
@@ -136,7 +139,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
         readers={name: read for name, read in sorted(newest_reads(place.storage).items()) if read > batch},
         gone=tuple(gone),
         begun=pending is not None,
-        locks=has_leases(own),
+        locks=has_leases(own) and place.is_ours,
     )
 
 
@@ -204,8 +207,7 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
         return None, f"store {elsewhere[0]}, which is one of Spark's own, has no version {batch + 1} any more"
     try:
         allows = _read_attempts(place, checkpoint, batch).allows
-        stores = all_stores(checkpoint, index.stores(), is_ours=place.is_ours)
-        plan = read_plan(index, stores, batch, batch + 1, allows)
+        plan = read_plan(index, list_stores(place, index), batch, batch + 1, allows)
         refuse_forgotten_batches(checkpoint.url, planned_batches(checkpoint), plan)
     except DamagedLog as error:
         return None, f"the log has not all of the state that it left ({error.segment}: {error.reason})"

@@ -11,6 +11,7 @@ from spark_cec.admin.committed import (
     committed_attempts,
     count_recoveries,
     decided_fallback,
+    list_stores,
     note_unwritten,
 )
 from spark_cec.admin.damage import Finding, damage_findings, error_finding
@@ -128,10 +129,11 @@ def _read_store_state(
 
 
 def _read_replay_input(place: Place, index: Index, done: Committed | None) -> ReplayInput | None:
-    if place.checkpoint is None or done is None or done.version is None or not index.stores():
+    stores = list_stores(place, index)
+    if place.checkpoint is None or done is None or done.version is None or not stores:
         return None
     try:
-        plan = read_plan(index, index.stores(), done.last, done.version, committed_attempts(place, done))
+        plan = read_plan(index, stores, done.last, done.version, committed_attempts(place, done))
     except DamagedLog:
         return None
     return read_replay_input(place.checkpoint, plan.rewound_to + 1, done.last)

@@ -81,6 +81,7 @@ class Calls:
     def tidy(self) -> None:
         """Closes logs and files that are long unused; called at intervals."""
         self._logs.tidy()
+        self.spool.touch()
 
     def close(self) -> None:
         """Closes all logs and deletes the spool."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_cec.errors import AlreadyExists, Fenced, LogLocationError
+from spark_cec.errors import AlreadyExists, Fenced, LogLocationError, mend_of
 from spark_cec.log.storage import Storage
 
 DIRECTORY = "lease"
@@ -143,6 +143,7 @@ class ObjectLease:
         self._beats = 0
         self._valid_until = 0.0
         self._is_lost = False
+        self._failure: OSError | None = None
         self._waits = False
         self._over = threading.Event()
         self._turn = threading.Lock()
@@ -192,13 +193,13 @@ class ObjectLease:
         """Raises `Fenced` if this process cannot be sure that it has the lease. If a beat is late, makes up for it."""
         if self.is_sure:
             return
-        with contextlib.suppress(OSError):
-            self.beat()
+        self._try_to_beat()
         if not self.is_sure:
+            why = "" if self._failure is None else f" ({mend_of(self._failure) or self._failure})"
             raise Fenced(
-                f"{self._whose} was away from {self._place.url} for longer than {self._timing.valid_s:g} s, and "
+                f"{self._whose} was away from {self._place.url} for longer than {self._timing.valid_s:g} s{why}, and "
                 f"another run may have begun meanwhile: start it again"
-            )
+            ) from self._failure
 
     def release(self) -> None:
         """Ends the lease, and tells the next taker so; without an answer of the store, the next taker has to wait."""
@@ -264,10 +265,16 @@ class ObjectLease:
                 )
             self._pause(self._timing.poll_s)
 
+    def _try_to_beat(self) -> None:
+        try:
+            self.beat()
+            self._failure = None
+        except OSError as error:
+            self._failure = error
+
     def _keep(self) -> None:
         while not self._over.wait(self._timing.beat_s):
-            with contextlib.suppress(OSError):  # the next beat, or `confirm`, tries again
-                self.beat()
+            self._try_to_beat()  # if it fails, the next beat, or `confirm`, tries again
             if self._is_lost:
                 return
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,6 +69,13 @@ class Spool:
         """A path for a file of about that size; the receiver deletes the file."""
         roomy = _has_room(self.directory, 2 * expected_bytes)
         return str((self.directory if roomy else self.overflow) / f"{uuid.uuid4().hex}.arrow")
+
+    def touch(self) -> None:
+        """Makes the directories look used: systems delete what is old from their temp directories."""
+        for directory in (self.directory, self.overflow):
+            for path in (directory / _LOCK, directory):
+                with suppress(OSError):
+                    os.utime(path)
 
     def close(self) -> None:
         """Removes the directories with all files."""

@@ -249,12 +249,14 @@ class UnionCalls:
         """The streams of a run. A fork goes on with the waits of its flow, and with what that one has given up.
 
         Else rows would wait anew for an input that went away before the fork began.
+        If this agent came after one that died between two streams of a query, the leader has not asked here. Then its
+        next call begins anew, so that it plans when all others have asked.
         """
-        flow = self._streams.get(find_flow(request.query) or "")
+        flow, leader = self._streams.get(find_flow(request.query) or ""), request.leader if request.leads else ""
         if flow is None:
-            return _Streams(request.leader, self._clock())
+            return _Streams(leader, self._clock())
         return _Streams(
-            request.leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up),
+            leader, self._clock(), held=dict(flow.held), given_up=dict(flow.given_up),
             stands=dict(flow.stands), has_state=flow.has_state,
         )  # fmt: skip
 

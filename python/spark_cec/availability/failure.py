@@ -69,6 +69,8 @@ class EpochLook:
     `begun`: the flow's progress when the epoch was opened. `progress` and `held_s`: as of the flow, but of the epoch's
     own query. `back`: those of `absent` that were back when `held_s` was noted. `is_suspended`: its query was stopped,
     and its rows count. `inputs`: the epochs of other flows that it reads. `pause_s`: how long each row waits in it.
+    `before`: the progress of the epochs in whose place it came, whose rows readers may still show. `runs_on`: Spark has
+    failed to stop its query.
     """
 
     absent: frozenset[str]
@@ -80,6 +82,8 @@ class EpochLook:
     is_suspended: bool = False
     inputs: Inputs = frozenset()
     pause_s: float = 0.0
+    before: Progress = field(default_factory=Progress)
+    runs_on: bool = False
 
     @property
     def waits_s(self) -> Mapping[str, float]:
@@ -123,7 +127,9 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     changed = None if epoch.is_suspended or left_out == epoch.absent else left_out
     if is_due or not _has_gone_on(flow, epoch):
         return Orders(FailureState.UP_FAILURE, leaves_out=changed)
-    if flow.progress.has_reached(epoch.progress):
+    # While its query runs, the epoch may have given out more than its progress says. So the query is stopped first.
+    is_running = not (epoch.is_suspended or epoch.runs_on)
+    if has_passed(flow.progress, epoch.progress.join(epoch.before), is_running=is_running):
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
     if bool(epoch.inputs) or _find_lag_s(flow, epoch) <= wait_s:

@@ -227,8 +227,10 @@ def repair(
 
         place = find_log(checkpoint)
         storage = place.storage if dry_run else Bundles(open_storage(place.home))
-        with nullcontext() if dry_run else keep_runs_out(place):
+        with nullcontext() if dry_run else keep_runs_out(place) as confirm:
             fallback = plan_fallback(place)
+            if confirm is not None:
+                confirm()
             with meter(storage) as progress:
                 report = repair_log(WatchedStorage(storage, progress.read), dry_run)
             if not dry_run:
@@ -245,7 +247,7 @@ def repair(
         if as_json:
             print_json(repair_json(place, report, fallback, due, lost, kept_from))
         else:
-            whole = fallback is None and not lost and kept_from is None
+            whole = fallback is None and not lost and kept_from is None and place.damage is None
             print_repair(console(), place, report, whole=whole, due=due, kept_from=kept_from)
             if fallback is not None:
                 print_fallback(console(), fallback, dry_run=dry_run)

@@ -18,6 +18,7 @@ from spark_cec.cli.show import console, counted, print_json
 from spark_cec.errors import SettingsError
 from spark_cec.migration.checkpoint import PLANNED, no_checkpoint, running, taken
 from spark_cec.migration.migrate import Migrated, Request, migrate_state
+from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.rollback import refuse_during_rollback
 from spark_cec.session import configure
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
@@ -66,6 +67,7 @@ def _refuse_early(request: Request) -> None:
         if own is not None and is_held(own):
             raise running(str(source))
         if own is not None:
+            refuse_migrated_query(own)
             refuse_during_rollback(own)
     if target is not None and os.path.lexists(target):
         raise taken(str(target))

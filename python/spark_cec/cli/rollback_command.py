@@ -62,13 +62,14 @@ def rollback(
             raise typer.BadParameter("nobody can be asked here: give --yes, or --dry-run", param_hint="--yes")
         place = find_log(checkpoint)
         generation = None
-        with while_stopped(place, dry_run=dry_run):
+        with while_stopped(place, dry_run=dry_run) as confirm:
             with meter(place.storage) as progress:
                 watched = replace(place, storage=ReadOnlyStorage(place.storage, progress.read))
                 way = find_way_back(watched, to, ReadProgress(progress.stores_begin, progress.store_done))
             if way is not None and not as_json:
                 print_way_back(console(), way)
             if way is not None and not dry_run and (yes or _is_confirmed()):
+                confirm()
                 generation = go_back(way)
         if as_json:
             print_json(rollback_json(place, to, way, generation))

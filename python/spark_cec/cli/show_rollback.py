@@ -61,7 +61,8 @@ def print_way_back(out: Console, way: WayBack) -> None:
     if way.newest > way.to:
         lines.append(("other sinks", _OTHER_SINKS.format(_format_batches(way.to + 1, way.newest))))
     if not way.locks:
-        lines.append(("lock", "this storage has none: nothing here tells whether the query runs; it must be stopped"))
+        why = "this storage has none" if way.place.is_ours else "a query without state here takes none"
+        lines.append(("lock", f"{why}: nothing here tells whether the query runs; it must be stopped"))
     for label, value in lines:
         out.print(f"{label:12}{value}")
 

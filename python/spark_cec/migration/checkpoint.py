@@ -120,9 +120,9 @@ def record_state_ids(target: HadoopFiles, batch: int, ids: Mapping[str, Any]) ->
     target.write(f"{COMMITTED}/{batch}", f"{version}\n{json.dumps({**json.loads(text), 'stateUniqueIds': ids})}")
 
 
-def finish(source: HadoopFiles, target: HadoopFiles) -> None:
-    """Completes the copy, so that it can be started."""
-    target.write(METADATA, source.read(METADATA))
+def finish(target: HadoopFiles, metadata: str) -> None:
+    """Completes the copy, so that it can be started. `metadata`: the content of the source's file of that name."""
+    target.write(METADATA, metadata)
 
 
 def _read_conf(files: HadoopFiles, batch: int) -> dict[str, str]:

@@ -34,10 +34,11 @@ from spark_cec.migration.checkpoint import (
 )
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import StateRewriter, Store, StoreSums, collect_ids, refuse_unknown_stores
+from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import mark_migrated, save_carried
 from spark_cec.recovery.query_runs import begin_run
 from spark_cec.recovery.rollback import refuse_during_rollback
-from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED
+from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED, refuse_unfinished_copy
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 from spark_cec.version import __version__
 
@@ -91,6 +92,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             raise LogLocationError(
                 files.root, "Spark's reader of state does not find a name with spaces, % and the like: give one without"
             )
+    refuse_unfinished_copy(open_storage(source.url))
     found, ends = _refuse_pointless(request, inspect_checkpoint(source)), _read_ends(source)  # 1
     home = home_of(target.url, parse_settings(_read_cec_conf(spark)), None) if request.provider == PROVIDER else None
     _refuse_taken_place(source, target, home)
@@ -122,9 +124,10 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             _refuse_difference(wanted, rewriter.read_back(wanted.store))  # 6
         if _read_ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
+        metadata = source.read(METADATA)
         if found.provider == PROVIDER:
             mark_migrated(cec_directory(source.url), target.root)
-        finish(source, target)
+        finish(target, metadata)
     return Migrated(found, tuple(stores), time.monotonic() - started)
 
 
@@ -171,7 +174,8 @@ def _hold_source(
     except Fenced as error:
         raise running(source.root) from error
     try:
-        refuse_during_rollback(cec_directory(source.url))
+        refuse_migrated_query(own)
+        refuse_during_rollback(own)
         _refuse_due_replay(source)
         yield
     finally:

@@ -67,7 +67,7 @@ class _OpenEpoch:
 
     `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query,
     which changes once at most. `absent`: the channels for which it does not wait now. `changes_pace`: the query is
-    about to be started again, so its end is no failure.
+    about to be started again, so its end is no failure. `runs_on`: Spark has failed to stop it.
     """
 
     epoch: Epoch
@@ -81,11 +81,14 @@ class _OpenEpoch:
     is_suspended: bool = False
     changes_pace: bool = False
     has_answered: bool = False
+    runs_on: bool = False
 
     def suspend(self) -> None:
         """Stops the query. The rows count until the epoch is closed."""
         if self.query is not None:
+            self.runs_on = True
             self.query.stop()
+            self.runs_on = False
             self.note_progress(self.query)
         self.is_suspended = True  # last: a query that Spark failed to stop is stopped again
 
@@ -242,7 +245,7 @@ class EpochKeeper(Worker):
             self._note_answer(open_, query)
         return EpochLook(
             open_.absent, open_.begun, open_.progress, wait.held_s, wait.back, has_ended,
-            open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000,
+            open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000, self._answered, open_.runs_on,
         )  # fmt: skip
 
     def _note_batch(self, query: StreamingQuery) -> None:

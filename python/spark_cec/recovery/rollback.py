@@ -17,7 +17,7 @@ from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
 from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.reach import Reach, name_finisher
-from spark_cec.recovery.spark_logs import committed_batch, operator_files, planned_batches
+from spark_cec.recovery.spark_logs import committed_batch, files_of_later_versions, operator_files, planned_batches
 
 
 def roll_back(
@@ -34,8 +34,9 @@ def roll_back(
     3. Take back the output after `batch`. This fences earlier runs, which might still write there. No reader has read
        it.
     4. Delete the entries of Spark's commit log and offset log, newest first, so that a retry can finish after a crash.
-       Delete unreadable file-source entries of later batches. At the beginning, delete the operator files too: there is
-       no state, and the operators may change.
+       Delete unreadable file-source entries of later batches. If one of Spark's own providers keeps the state, delete
+       its files of later versions. At the beginning, delete the operator files too: there is no state, and the
+       operators may change.
     5. Delete a fallback that `cec repair` has decided for the end of a later batch.
     6. Delete the note; the new run continues from `batch`.
 
@@ -57,6 +58,11 @@ def roll_back(
         _delete_later_entries(checkpoint, name, batch)
     for path in unreadable_entries(checkpoint, batch):
         _delete(checkpoint, path)
+    query = QUERY.read_if_sound(own)
+    if query is not None and not query.get("provider"):
+        later = files_of_later_versions(checkpoint, batch + 1)
+        checkpoint.delete_all([_checksum_of(path) for path in later])  # first, as in `_delete`
+        checkpoint.delete_all(later)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
         _delete(checkpoint, path)
     decided = FALLBACK.read(own)  # 5
@@ -180,8 +186,13 @@ def _delete(checkpoint: Storage, path: str) -> None:
 
     A remaining checksum would keep Spark from writing the file again.
     """
-    directory, _, name = path.rpartition("/")
     # Delete the checksum first. If a crash came between and the file were gone, no retry would find the checksum.
-    for each in (f"{directory}/.{name}.crc", path):
+    for each in (_checksum_of(path), path):
         if checkpoint.exists(each):
             checkpoint.delete(each)
+
+
+def _checksum_of(path: str) -> str:
+    """Hadoop's checksum of a file, which local file systems have."""
+    directory, _, name = path.rpartition("/")
+    return f"{directory}/.{name}.crc"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from itertools import count
 
@@ -11,6 +12,9 @@ from spark_cec.log.storage import Storage
 
 Partition = tuple[int, int]
 """An operator and one of its partitions."""
+
+_VERSION = re.compile(r"([0-9]+)[._]")
+"""A file of a store's version, such as `12.delta` or `12_<id>.zip`."""
 
 STORES_OF_A_JOIN = (
     *("left-keyToNumValues", "left-keyWithIndexToValue"),
@@ -111,6 +115,19 @@ def source_files(checkpoint: Storage, sources: int) -> Iterator[str]:
         yield from _list_files(checkpoint, f"sources/{source}")
 
 
+def _read_metadata(checkpoint: Storage, operator: int) -> tuple[bytes, bytes] | None:
+    """Spark's metadata of an operator, and the version that it must have; None without it.
+
+    `transformWithState` has that of version 2, in several files, of which the newest counts.
+    """
+    place = f"state/{operator}/_metadata"
+    try:
+        return checkpoint.read(f"{place}/metadata"), b"v1"
+    except FileNotFoundError:
+        batches = _list_batches(checkpoint, f"{place}/v2")
+        return (checkpoint.read(f"{place}/v2/{max(batches)}"), b"v2") if batches else None
+
+
 def _list_files(checkpoint: Storage, directory: str) -> list[str]:
     """The files of a directory, without Hadoop's checksums, which Hadoop can do without."""
     return [f"{directory}/{each.name}" for each in checkpoint.list(directory) if not each.name.startswith(".")]
@@ -124,31 +141,47 @@ def _list_batches(checkpoint: Storage, log: str) -> list[int]:
 def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
     """The stores in Spark's operator metadata, which may list too many: see `all_stores`."""
     for operator in count():
-        path = f"state/{operator}/_metadata/metadata"
-        try:
-            content = checkpoint.read(path)
-        except FileNotFoundError:
+        found = _read_metadata(checkpoint, operator)
+        if found is None:
             return
-        yield from _parse_stores(operator, content)
+        yield from _parse_stores(operator, *found)
+
+
+def files_of_later_versions(checkpoint: Storage, version: int) -> list[str]:
+    """The files of Spark's own stores that have a version after `version` in their names.
+
+    A store that goes back would write its changes anew, but not its snapshots, and later read those of the old history.
+    """
+    return [
+        f"{directory}/{each.name}"
+        for store in named_stores(checkpoint)
+        for directory in [_directory_of(store)]
+        for each in checkpoint.list(directory)
+        if (found := _VERSION.match(each.name)) and int(found[1]) > version
+    ]
 
 
 def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:
     """The stores of Spark's own providers that have files of other versions but none of `version`, by file name."""
     missing = []
     for store in named_stores(checkpoint):
-        name = "" if store.name == "default" else f"/{store.name}"
-        files = [each.name for each in checkpoint.list(f"state/{store.operator}/{store.partition}{name}")]
+        files = [each.name for each in checkpoint.list(_directory_of(store))]
         of_versions = [each for each in files if each[:1].isdigit()]
         if of_versions and not any(each.startswith((f"{version}.", f"{version}_")) for each in of_versions):
             missing.append(store)
     return missing
 
 
-def _parse_stores(operator: int, metadata: bytes) -> list[StoreId]:
-    """The stores in a metadata file of Spark's version 1: a version line, then JSON. Empty for another version."""
+def _directory_of(store: StoreId) -> str:
+    """Where Spark's own providers keep a store."""
+    return f"state/{store.operator}/{store.partition}" + ("" if store.name == "default" else f"/{store.name}")
+
+
+def _parse_stores(operator: int, metadata: bytes, wanted: bytes) -> list[StoreId]:
+    """The stores in Spark's metadata of an operator: a version line, then JSON. Empty for another version."""
     version, _, text = metadata.partition(b"\n")
     try:
-        infos = json.loads(text)["stateStoreInfo"] if version == b"v1" else []
+        infos = json.loads(text)["stateStoreInfo"] if version == wanted else []
         sizes = [(str(info["storeName"]), int(info["numPartitions"])) for info in infos]
     except (ValueError, KeyError, TypeError):
         return []

@@ -15,7 +15,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import ObjectStorage
 from spark_cec.agent.object_lease import Beat, ObjectLease, Process, Timing, is_taken, newest_number
-from spark_cec.errors import Fenced, LogLocationError
+from spark_cec.errors import Fenced, KeysRefused, LogLocationError
 from spark_cec.log.frame import Buffer
 from spark_cec.log.storage import Listing, Storage
 from tests.log.support import Crash, Fault, FaultyStorage, ObjectStore, Trouble
@@ -215,6 +215,22 @@ def test_a_store_that_is_away_for_a_moment_does_no_harm(world: World) -> None:
     with pytest.raises(Fenced):
         lease.confirm()
     lease.confirm()
+
+
+class ClosedStore(FaultyStorage):
+    """Takes the keys of this process no more."""
+
+    def replace(self, path: str, data: Buffer) -> None:
+        """Raises what a store of objects does."""
+        raise KeysRefused("the store takes the keys of fs.s3a.session.token no more: give new ones", path)
+
+
+def test_a_beat_that_failed_says_why_the_lease_is_over(world: World) -> None:
+    lease = world.lease(ClosedStore(world.place))
+    lease.take(time.monotonic() + 60)
+    world.now += 20
+    with pytest.raises(Fenced, match=r"for longer than 15 s \(the store takes the keys of .*: give new ones\), and"):
+        lease.confirm()
 
 
 def test_an_unreadable_lease_counts_as_one_that_may_live(world: World) -> None:

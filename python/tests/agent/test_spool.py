@@ -68,6 +68,18 @@ def test_directories_are_private_and_removed_at_the_end(places: Path) -> None:
     assert list((places / "shm").iterdir()) == list((places / "tmp").iterdir()) == []
 
 
+def test_a_spool_in_use_does_not_age(places: Path) -> None:
+    """Systems delete what is old from their temp directories."""
+    spool = new_spool(places)
+    age(spool.directory, spool.overflow)
+    spool.touch()
+    for directory in (spool.directory, spool.overflow):
+        assert min(each.stat().st_mtime for each in (directory, directory / "lock")) > LONG_AGO + 1
+    shutil.rmtree(spool.overflow)
+    spool.touch()
+    spool.close()
+
+
 def test_new_files_have_names_of_their_own(places: Path) -> None:
     spool = new_spool(places)
     names = {spool.new_file() for _ in range(100)}

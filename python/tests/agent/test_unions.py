@@ -41,17 +41,18 @@ SCHEMA = json.dumps({"type": "struct", "fields": [
 
 @dataclass
 class Union:
-    """Two channels, and the streams of one query that read them; `offsets` by channel, as the shim has them."""
+    """Channels, and the streams of one query that read them; `offsets` by channel, as the shim has them."""
 
     agents: dict[str, Agent]
     run: int = 0
     delay_ms: int = 1_000
 
     def __post_init__(self) -> None:
+        self.names = tuple(self.agents)
         self.offsets: dict[str, dict[str, Any]] = {
-            name: {"until_ms": 1, "batch": -1, "first": 0, "of": None} for name in NAMES
+            name: {"until_ms": 1, "batch": -1, "first": 0, "of": None} for name in self.names
         }
-        self.written = dict.fromkeys(NAMES, 0)
+        self.written = dict.fromkeys(self.names, 0)
 
     def write(self, name: str, *times: int | None, old: bool = False, truncate: bool = False) -> None:
         """Publishes a batch with rows of these times. `old`: as an earlier release, without their range."""
@@ -73,19 +74,19 @@ class Union:
         """Where the stream's next batch ends."""
         members = [
             {"name": each, "path": self.agents[each].checkpoint, "time": "time", "delay_ms": self.delay_ms}
-            for each in NAMES
+            for each in self.names
         ]
         at = self.offsets[name]
         sent = {"until_ms": at["until_ms"], "batch": at["batch"], "first": at["first"], "seen": at["of"]}
         return self.agents[name].ask("bucket_end", **{
-            "union": {"bucket_ms": 1_000, "members": members}, "own": NAMES.index(name), "query": "query",
-            "source": f"sources/{NAMES.index(name)}", "leader": f"run {self.run}", "leads": name == NAMES[0],
+            "union": {"bucket_ms": 1_000, "members": members}, "own": self.names.index(name), "query": "query",
+            "source": f"sources/{self.names.index(name)}", "leader": f"run {self.run}", "leads": name == self.names[0],
             **sent, **more,
         })  # fmt: skip
 
     def plan(self, **more: Any) -> dict[str, dict[str, Any]]:
         """What Spark asks before a batch: each stream, one after the other."""
-        return {name: self.ask(name, **more) for name in NAMES}
+        return {name: self.ask(name, **more) for name in self.names}
 
     def read(self, ends: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
         """Runs the batch: the rows of each channel, in their order."""
@@ -116,19 +117,53 @@ class Union:
         return self.read(self.plan(**more))
 
 
-@pytest.fixture
-def union(tmp_path: Path) -> Iterator[Union]:
+    def replace_agent(self, tmp_path: Path) -> None:
+        """The agent has died, and another one answers."""
+        self.agents[self.names[0]].calls.close()
+        calls = Agent(tmp_path / self.names[0]).calls
+        for agent in self.agents.values():
+            agent.calls = calls
+
+
+def make_union(tmp_path: Path, names: Sequence[str]) -> Union:
     agents = {}
-    for name in NAMES:
+    for name in names:
         (tmp_path / name).mkdir()
         agents[name] = Agent(tmp_path / name)
-    agents["web"].calls.close()
-    agents["web"].calls = agents["app"].calls  # one process reads both
+    for name in names[1:]:
+        agents[name].calls.close()
+        agents[name].calls = agents[names[0]].calls  # one process reads all
     for agent in agents.values():
         agent.begin_run()
-    made = Union(agents)
+    return Union(agents)
+
+
+@pytest.fixture
+def union(tmp_path: Path) -> Iterator[Union]:
+    made = make_union(tmp_path, NAMES)
     yield made
-    agents["app"].calls.close()
+    made.agents[NAMES[0]].calls.close()
+
+
+@pytest.mark.parametrize("asked", range(4))
+@pytest.mark.parametrize("behind", ["app", "web", "tel"])
+def test_an_agent_that_dies_between_two_streams_leaves_none_out(behind: str, asked: int, tmp_path: Path) -> None:
+    """The query does not fail: its streams go on asking, and the next agent has not seen those that asked before."""
+    union = make_union(tmp_path, ("app", "web", "tel"))
+    for name in union.names:
+        union.write(name, 100, 1_200, 3_500 if name == behind else 9_500)
+    union.batch()
+    ends = {name: union.ask(name) for name in union.names[:asked]}
+    union.replace_agent(tmp_path)
+    ends |= {name: union.ask(name) for name in union.names[asked:]}
+    rows = dict.fromkeys(union.names, 0)
+    for _ in range(4):
+        assert max(end["until_ms"] for end in ends.values()) <= 2_000, "the one behind has no rows below 2.5 s alone"
+        for name, found in union.read(ends).items():
+            rows[name] += len(found)
+        ends = union.plan()
+    assert rows == dict.fromkeys(union.names, 2)
+    union.agents["app"].calls.close()
 
 
 def test_streams_take_the_same_buckets(union: Union) -> None:

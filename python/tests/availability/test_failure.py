@@ -34,8 +34,13 @@ def test_a_flow_that_has_waited_for_long_answers_without_the_input() -> None:
 
 def test_an_epoch_ends_when_the_flow_has_passed_it() -> None:
     assert decide(BACK, EPOCH, X_S) == Orders(STABILIZATION)
-    assert decide(replace(BACK, progress=at(20_000)), EPOCH, X_S) == Orders(STABLE, closes=True)
-    assert decide(BACK, replace(EPOCH, progress=Progress()), X_S).closes, "it has no row"
+    passed, stopped = replace(BACK, progress=at(20_000)), replace(EPOCH, is_suspended=True)
+    assert decide(passed, EPOCH, X_S) == Orders(STABILIZATION, suspends=True), "it may have given out more meanwhile"
+    assert decide(passed, stopped, X_S) == Orders(STABLE, closes=True)
+    assert decide(BACK, replace(stopped, progress=Progress()), X_S).closes, "it has no row"
+    shown = replace(stopped, progress=Progress(), before=at(19_000))
+    assert not decide(BACK, shown, X_S).closes, "readers show the rows of the epoch before it"
+    assert decide(passed, shown, X_S).closes
 
 
 def test_an_epoch_stays_until_the_flow_has_given_out_its_windows() -> None:

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_cec.admin import commits
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin import commits, flush
 from spark_cec.admin import find_log as place_module
+from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.cli import progress as meter_module
 from spark_cec.log.frame import crc32c
+from spark_cec.recovery.query_files import mark_migrated
 from spark_cec.tuning.estimate import Commit
 from spark_cec.version import __version__
 from tests.cli.support import STORES, Checkpoint, run
@@ -148,6 +151,9 @@ def test_what_is_wrong_at_first_sight_is_refused_before_spark_is_started(
     (tmp_path / "link").symlink_to("nowhere")
     for target in (tmp_path, tmp_path / "link"):
         assert f"--to {target}: there is something already" in refusal(checkpoint.path, target)
+    mark_migrated(open_storage(str(checkpoint.path / "cec")), "elsewhere")
+    said = refusal(checkpoint.path, tmp_path / "new")
+    assert "was carried to another one (elsewhere), and only one of the two may go on" in said
 
 
 def test_an_error_of_a_backend_is_one_line_too(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +259,30 @@ def test_a_flush_of_a_query_that_was_stopped_has_nothing_to_do(checkpoint: Check
             (checkpoint.path / log / str(batch)).unlink(missing_ok=True)
     checkpoint.commit(0)  # of which the log says that nothing is dirty since
     done = run("flush", str(checkpoint.path))
+    assert (done.exit_code, done.stdout) == (0, "all is written up to batch 0, since the query was stopped\n")
+
+
+def test_a_flush_by_the_home_of_the_log_finds_the_run(checkpoint: Checkpoint) -> None:
+    """It runs, and does not answer."""
+    leases, own = CheckpointLeases(), open_storage(str(checkpoint.path / "cec"))
+    leases.hold(str(checkpoint.path), own)
+    try:
+        asked = run("flush", str(checkpoint.home), "--timeout", "0.2")
+        assert asked.exit_code == 1 and "has not answered" in asked.stdout, asked.output
+    finally:
+        leases.close()
+
+
+def test_a_query_that_stops_in_good_order_during_a_flush_has_written_all(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(4):
+        for log in ("offsets", "commits"):
+            (checkpoint.path / log / str(batch)).unlink(missing_ok=True)
+    checkpoint.commit(0)  # of which the log says that nothing is dirty since
+    looks = iter([True, False])
+    monkeypatch.setattr(flush, "is_held", lambda _: next(looks))
+    done = run("flush", str(checkpoint.path), "--timeout", "0.2")
     assert (done.exit_code, done.stdout) == (0, "all is written up to batch 0, since the query was stopped\n")
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.log.home import join_log, relative_home
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import record_start
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from tests.cli.support import Checkpoint, answer, query_json, run, write_log
 from tests.log.support import LOG_ID, memory_storage
@@ -55,6 +57,20 @@ def test_the_copy_of_a_checkpoint_means_its_own_log(checkpoint: Checkpoint, tmp_
     checkpoint.cut(3)
     assert run("repair", str(copy.path)).exit_code == 0, "the bytes are taken out, and the next start falls back"
     assert checkpoint.segment.read_bytes() == original[:-3]
+
+
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_log_that_is_gone_is_damage_without_state_too(checkpoint: Checkpoint, has_run: bool, state: bool) -> None:
+    """A query may have its output alone there. Before its first batch there was no log."""
+    own = checkpoint.path / "cec"
+    (own / "query.json").write_text(query_json(f"file:{checkpoint.home}", provider=state))
+    if has_run:
+        record_start(open_storage(str(own)), 7, 0)
+    shutil.rmtree(checkpoint.home)
+    said = run("verify", str(checkpoint.path))
+    lost = state or has_run
+    assert said.exit_code == (1 if lost else 2) and ("begun no log here yet" in said.stderr) is not lost, said.output
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -372,13 +372,19 @@ def test_state_in_one_of_sparks_own_stores(eager: Run) -> None:
         for version in versions:
             place = eager.place / "state" / "0" / str(partition)
             place.mkdir(parents=True, exist_ok=True)
-            (place / (f"{version}.delta" if version % 2 else f"{version}_00ff.zip")).write_text("x")
+            name = f"{version}.delta" if version % 2 else f"{version}_00ff.zip"
+            (place / name).write_text("x")
+            (place / f".{name}.crc").write_text("x")
     (eager.place / "state" / "0" / "_metadata").mkdir()
     (eager.place / "state" / "0" / "_metadata" / "metadata").write_text(f"v1\n{metadata}")
     refused(eager, 5, 2, "store 0/1/default, which is one of Spark's own, has no version 6 .* the nearest .* is 6$")
     code, said, _ = rollback(eager, "--to", "6", "--yes")
     assert (code, "state       none in this log" in said) == (0, True)
+    assert "lock        a query without state here takes none: nothing here tells whether the query runs" in said
     assert eager.planned == eager.output == list(range(7))
+    left = {each.name for each in (eager.place / "state" / "0" / "0").iterdir()}
+    kept = {f"{each}.delta" if each % 2 else f"{each}_00ff.zip" for each in range(1, 8)}
+    assert left == kept | {f".{each}.crc" for each in kept}, "no later snapshot"
 
 
 def test_readers_that_have_read_what_is_taken_back_are_named(query: Run) -> None:

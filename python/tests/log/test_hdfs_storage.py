@@ -41,6 +41,7 @@ class Client:
         name = url.removesuffix("/").rpartition("/")[2]
         if not name or (url.startswith("hdfs") and ":" not in name and f"dfs.ha.namenodes.{name}" not in config):
             raise RuntimeError('InvalidArgument("No NameNode hosts found")')
+        self.config = config
         Client.made.append((url, config))
 
 
@@ -191,7 +192,8 @@ class Late:
 def test_after_a_call_without_an_answer_the_next_one_has_a_new_connection() -> None:
     made: list[Late] = []
 
-    def make() -> Late:
+    def make(before: int) -> Late:
+        assert before == len(made)
         made.append(Late())
         return made[-1]
 
@@ -203,9 +205,26 @@ def test_after_a_call_without_an_answer_the_next_one_has_a_new_connection() -> N
     made[0].may_answer.set()
 
 
+def test_after_a_silent_name_node_another_one_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client asks the first name node of its list, and waits for it without end."""
+    over = threading.Event()
+
+    def get_file_info(self: Client, path: str) -> Any:
+        if self.config["dfs.ha.namenodes.shop"].startswith("a"):
+            over.wait(60)
+        return SimpleNamespace(isdir=False, length=7)
+
+    monkeypatch.setattr(Client, "get_file_info", get_file_info, raising=False)
+    monkeypatch.setattr(hdfs_storage, "LEAST_S", 0.2)
+    use_settings({**HA, RETRY: "200ms"})
+    assert open_storage("hdfs://shop/log").size("x") == 7, "the call is repeated, in time"
+    assert [config["dfs.ha.namenodes.shop"] for _, config in Client.made] == ["a,b", "b,a"]
+    over.set()
+
+
 def test_an_answer_that_comes_late_and_in_time_is_taken() -> None:
     late = Late()
-    client = HdfsClient(lambda: late, lambda: 30.0)
+    client = HdfsClient(lambda _: late, lambda: 30.0)
     threading.Timer(0.3, late.may_answer.set).start()
     assert client.get_file_info("/x").length == 7
 
@@ -214,7 +233,7 @@ def test_calls_that_wait_for_a_silent_name_node_are_counted(monkeypatch: pytest.
     """Each holds a thread. The threads end when the name node answers or its connection breaks."""
     monkeypatch.setattr(hdfs_client, "_MOST_LEFT", 3)
     late = Late()
-    client = HdfsClient(lambda: late, lambda: 0.05)
+    client = HdfsClient(lambda _: late, lambda: 0.05)
     for _ in range(3):
         with pytest.raises(TimeoutError, match="no answer within"):
             client.get_file_info("/x")

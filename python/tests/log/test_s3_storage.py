@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import hadoop_settings
-from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage
+from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage, remove_all
 from spark_cec.errors import AlreadyExists, LogLocationError, NoAnswer
 from spark_cec.log.storage import Storage
 from spark_cec_lab.storage import proxy
@@ -66,6 +66,19 @@ class TestS3(StorageContract):
     @pytest.fixture
     def storage(self, server: Server) -> Storage:
         return open_storage(f"s3a://{server.make_bucket()}/a query/with%20signs")
+
+
+def test_a_path_that_looks_like_a_pattern_is_none(server: Server) -> None:
+    """What would match it belongs to another query."""
+    bucket = server.make_bucket()
+    ours, other = (open_storage(f"s3a://{bucket}/{name}/cp") for name in ("jobs[1]", "jobs1"))
+    for storage in (ours, other):
+        for number in range(4):
+            storage.replace(f"offsets/{number}", b"x")
+    ours.delete_all([f"offsets/{number}" for number in range(3)])
+    assert [each.name for each in ours.list("offsets")] == ["3"]
+    remove_all(ours.url)
+    assert ours.list("offsets") == [] and len(other.list("offsets")) == 4
 
 
 @pytest.fixture
