@@ -148,12 +148,11 @@ def remove_all(url: str) -> None:
         storage.remove_all()
         return
     filesystem, root = _locate(storage)
+    if isinstance(storage, _FsspecStorage) and _is_pattern(root):
+        storage.delete_all([path.removeprefix(root).lstrip("/") for path in filesystem.find(root)])
+        return
     with contextlib.suppress(FileNotFoundError):
-        if _is_pattern(root):
-            for path in filesystem.find(root):
-                filesystem.rm_file(path)
-        else:
-            filesystem.rm(root, recursive=True)
+        filesystem.rm(root, recursive=True)
 
 
 def _is_pattern(path: str) -> bool:

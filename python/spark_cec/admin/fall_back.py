@@ -49,7 +49,8 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
     found = find_base(stores, newest, oldest, probe, read_carried(open_storage(_own_url(place.checkpoint))))
     if not found.losses:
         return None
-    return FallbackPlan(done.last, found, estimate_cost(index, found, done.last) if isinstance(found, Base) else None)
+    cost = estimate_cost(index, stores, found, done.last) if isinstance(found, Base) else None
+    return FallbackPlan(done.last, found, cost)
 
 
 def replay_due(place: Place) -> tuple[int, int] | None:

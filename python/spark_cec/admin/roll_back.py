@@ -33,7 +33,7 @@ from spark_cec.recovery.fallback import Loss, make_probe
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.migrated_away import refuse_migrated_query
-from spark_cec.recovery.query_files import REWIND, ROLLBACK, is_under_protocol, read_carried
+from spark_cec.recovery.query_files import FALLBACK, REWIND, ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches, stores_without_version
@@ -207,13 +207,22 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
         return None, f"store {elsewhere[0]}, which is one of Spark's own, has no version {batch + 1} any more"
     try:
         allows = _read_attempts(place, checkpoint, batch).allows
-        plan = read_plan(index, list_stores(place, index), batch, batch + 1, allows)
+        plan = read_plan(index, list_stores(place, index), batch, _find_base(checkpoint, batch), allows)
         refuse_forgotten_batches(checkpoint.url, planned_batches(checkpoint), plan)
     except DamagedLog as error:
         return None, f"the log has not all of the state that it left ({error.segment}: {error.reason})"
     except UnsuitableCheckpoint as error:
         return None, str(error)
     return plan, ""
+
+
+def _find_base(checkpoint: Storage, batch: int) -> int:
+    """The version from which a start after `batch` begins: an older one if `cec repair` has decided that.
+
+    It does so if a frame of that batch is damaged while a rollback to it is unfinished.
+    """
+    decided = FALLBACK.read(_own_storage(checkpoint))
+    return decided.version if decided is not None and decided.committed_batch == batch else batch + 1
 
 
 def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, progress: ReadProgress) -> None:
@@ -223,7 +232,7 @@ def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, progress:
     probe = make_probe(place.storage, index, _read_attempts(place, checkpoint, batch).allows)
     progress.stores_begin(len(plan.stores))
     for store in plan.stores:
-        found = probe(store, batch + 1)
+        found = probe(store, plan.base) if plan.base else None
         if isinstance(found, Loss):
             raise DamagedLog(
                 f"store {store}",

@@ -28,6 +28,7 @@ class EpochCalls:
         self._readers = readers
         self._known: dict[str, tuple[Epoch | None, float]] = {}
         self._with_rows: dict[str, int] = {}
+        self._looked_through: dict[str, tuple[int, int]] = {}
 
     def newest(self, request: EpochRequest) -> EpochAnswer:
         """Answers the newest epoch of a flow, and how far its output goes.
@@ -59,11 +60,15 @@ class EpochCalls:
         return bounds[1]
 
     def _note_rows(self, path: str, epoch: Epoch, log: Storage, newest: int) -> None:
-        """Notes the epoch if it has rows; an epoch that is known is not looked at again."""
-        if self._with_rows.get(path) != epoch.number:
-            found = manifest.load_between(log, epoch.begins_after + 1, newest)
-            if any(isinstance(each, manifest.Manifest) and each.rows for _, each in found):
-                self._with_rows[path] = epoch.number
+        """Notes the epoch if it has rows. Looks at no batch twice, because an epoch may be without rows for long."""
+        if self._with_rows.get(path) == epoch.number:
+            return
+        number, through = self._looked_through.get(path, (0, -1))
+        first = through + 1 if number == epoch.number else epoch.begins_after + 1
+        found = manifest.load_between(log, first, newest)
+        if any(isinstance(each, manifest.Manifest) and each.rows for _, each in found):
+            self._with_rows[path] = epoch.number
+        self._looked_through[path] = epoch.number, newest
 
     def find(self, path: str) -> Epoch | None:
         """The newest epoch of the flow at a checkpoint, as of a moment ago; None if there is none, or it is damaged."""

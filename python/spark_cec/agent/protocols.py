@@ -193,7 +193,7 @@ class ProtocolCalls:
     def kept_from(self, log_home: str, settings: Settings) -> int | None:
         """The oldest version to which the flow with this log may go back; None if it takes part in no protocol.
 
-        0 if the agent that knew the flow's checkpoints has ended: nothing may go before all flows have gone back.
+        -1 if the agent that knew the flow's checkpoints has ended: nothing may go before all flows have gone back.
         """
         own = settings.protocol
         if own is None or not own.takes_part:
@@ -201,7 +201,7 @@ class ProtocolCalls:
         home, flow = self._flows_of_logs.get(log_home, ("", ""))
         pipeline = self._pipelines.get(home)
         if pipeline is None:
-            return 0
+            return -1
         with pipeline.lock:
             return pipeline.kept[flow].sent
 

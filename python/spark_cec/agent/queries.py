@@ -164,7 +164,7 @@ class QueryCalls:
         log = self._logs.get_known(home)
         kept_from = self._protocols.kept_from(home, log.settings)
         if kept_from is not None:
-            return kept_from or None  # at 0 there is nothing to acknowledge
+            return kept_from if kept_from >= 0 else None
         log.catalog.refresh()
         index = log.catalog.index
         stores = index.stores()
@@ -178,7 +178,7 @@ class QueryCalls:
         log = self._logs.get_known(request.home)
         log.catalog.refresh()
         version, kept_from = request.version, self._protocols.kept_from(request.home, log.settings)
-        if kept_from == 0:  # the flow would go back to its beginning, and write everything again
+        if kept_from is not None and kept_from <= 0:  # it may go back to its beginning, and write everything again
             return TrimAnswer(removed=())
         # Under a protocol Spark keeps all batches, and the flow's checkpoints release those that no line needs.
         retained = request.retained if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)

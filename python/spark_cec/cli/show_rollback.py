@@ -77,7 +77,7 @@ def print_done(out: Console, way: WayBack) -> None:
 def _describe_state(way: WayBack) -> str:
     if not way.stores:
         return "none in this log"
-    whole = f"{counted(way.stores, 'store')}, whole in the log at version {way.to + 1}"
+    whole = f"{counted(way.stores, 'store')}, whole in the log at version {way.plan.base}"
     if not way.replay_input.is_due:
         return f"{whole}; nothing is replayed"
     batches = _format_batches(way.replay_input.first, way.to)

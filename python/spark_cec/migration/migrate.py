@@ -35,10 +35,10 @@ from spark_cec.migration.checkpoint import (
 from spark_cec.migration.files import HadoopFiles
 from spark_cec.migration.rewrite import StateRewriter, Store, StoreSums, collect_ids, refuse_unknown_stores
 from spark_cec.recovery.migrated_away import refuse_migrated_query
-from spark_cec.recovery.query_files import mark_migrated, save_carried
+from spark_cec.recovery.query_files import LEFT, mark_migrated, save_carried
 from spark_cec.recovery.query_runs import begin_run
 from spark_cec.recovery.rollback import refuse_during_rollback
-from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED, refuse_unfinished_copy
+from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED, refuse_unfinished_metadata
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 from spark_cec.version import __version__
 
@@ -92,7 +92,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             raise LogLocationError(
                 files.root, "Spark's reader of state does not find a name with spaces, % and the like: give one without"
             )
-    refuse_unfinished_copy(open_storage(source.url))
+    _refuse_unfinished_source(source)
     found, ends = _refuse_pointless(request, inspect_checkpoint(source)), _read_ends(source)  # 1
     home = home_of(target.url, parse_settings(_read_cec_conf(spark)), None) if request.provider == PROVIDER else None
     _refuse_taken_place(source, target, home)
@@ -124,11 +124,26 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             _refuse_difference(wanted, rewriter.read_back(wanted.store))  # 6
         if _read_ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
-        metadata = source.read(METADATA)
-        if found.provider == PROVIDER:
-            mark_migrated(cec_directory(source.url), target.root)
-        finish(target, metadata)
+        _complete(source, target, is_ours=found.provider == PROVIDER)
     return Migrated(found, tuple(stores), time.monotonic() - started)
+
+
+def _refuse_unfinished_source(source: HadoopFiles) -> None:
+    if source.exists(METADATA):
+        refuse_unfinished_metadata(source.root, source.read(METADATA))
+
+
+def _complete(source: HadoopFiles, target: HadoopFiles, *, is_ours: bool) -> None:
+    """Completes the copy. If the source's state `is_ours`, its query cannot start any more, unless that fails."""
+    metadata = source.read(METADATA)
+    if is_ours:
+        mark_migrated(cec_directory(source.url), target.root)
+    try:
+        finish(target, metadata)
+    except BaseException:
+        if is_ours:
+            LEFT.delete(cec_directory(source.url))
+        raise
 
 
 def _open_files(spark: SparkSession, path: str) -> HadoopFiles:

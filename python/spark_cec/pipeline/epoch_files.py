@@ -146,13 +146,13 @@ def _find_newest_rows(checkpoint: str, through: int | None = None) -> int:
     if query is None:
         return -1
     log = open_storage(absolute_home(checkpoint, query["log_home"]))
-    for batch in reversed(manifest.batches(log)):
-        try:
-            if (through is None or batch <= through) and manifest.load(log, batch).rows:
-                return batch
-        except FileNotFoundError:  # it is no longer kept, so all readers have it, and the older ones
+    kept = manifest.batches(log)
+    if not kept:
+        return -1
+    for batch, found in manifest.load_back(log, kept[-1] if through is None else min(kept[-1], through), kept[0]):
+        if found is None:  # it is no longer kept, so all readers have it, and the older ones
             return -1
-        except DamagedLog:  # a reader stops there
+        if isinstance(found, DamagedLog) or found.rows:  # at damage a reader stops
             return batch
     return -1
 

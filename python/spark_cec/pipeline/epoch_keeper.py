@@ -287,6 +287,7 @@ class EpochKeeper(Worker):
                     return  # it is better than none
                 if orders.opens is None:
                     self._close(open_)
+                    self._answered = Progress()  # readers have dropped all rows
             elif open_ is not None and not open_.is_suspended:
                 step = self._within.find_step(orders, open_.pace, changes_pace=open_.changes_pace)
                 if step is Step.SUSPEND:
@@ -329,6 +330,9 @@ class EpochKeeper(Worker):
         epoch = make_epoch(self._checkpoint, absent, has_passed=passed)
         if before is not None:
             self._close(before)
+            if before.query is not None:  # it has gone on meanwhile
+                before.note_progress(before.query)
+            self._answered = self._answered.join(before.progress)
         pace = self._within.while_away
         open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
         self._may_have_left = False

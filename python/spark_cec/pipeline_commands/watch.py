@@ -59,6 +59,7 @@ def _watch_query(path: str, every_s: float, *, once: bool, as_json: bool) -> boo
 
     watcher = QueryWatcher(path)
     newest = watcher.look()
+    failure: CecError | OSError | None = None
     if as_json:
         print_json(look_json(newest))
     elif once:
@@ -66,15 +67,16 @@ def _watch_query(path: str, every_s: float, *, once: bool, as_json: bool) -> boo
     else:
 
         def look() -> RenderableType:
-            nonlocal newest
-            note = None
+            nonlocal newest, failure
             try:
-                newest = watcher.look()
+                newest, failure = watcher.look(), None
             except (CecError, OSError) as error:  # it may be there again a moment later
-                note = f"cannot be read now: {error}"
-            return show_look(newest, _width(), note)
+                failure = error
+            return show_look(newest, _width(), f"cannot be read now: {failure}" if failure else None)
 
         follow(look, every_s)
+    if failure is not None:
+        raise failure
     return is_sound(newest)
 
 

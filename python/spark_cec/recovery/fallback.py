@@ -166,11 +166,11 @@ class FallbackCost:
     lost_footers: int = 0
 
 
-def estimate_cost(index: Index, base: Base, committed_batch: int) -> FallbackCost:
-    """The cost of a start from `base`."""
+def estimate_cost(index: Index, stores: Sequence[StoreId], base: Base, committed_batch: int) -> FallbackCost:
+    """The cost of a start from `base`. `stores`: those that the log must have."""
     inputs = lost = 0
     batches = committed_batch + 1 - base.replay_from
-    for store in index.stores():
+    for store in stores:
         last = {e.meta.version: e.meta for e in index.commits(store, base.replay_from + 1, committed_batch + 1)}
         inputs += sum(meta.inputs for meta in last.values())
         lost += batches - len(last)

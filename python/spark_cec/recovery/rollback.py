@@ -17,7 +17,7 @@ from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
 from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.reach import Reach, name_finisher
-from spark_cec.recovery.spark_logs import committed_batch, files_of_later_versions, operator_files, planned_batches
+from spark_cec.recovery.spark_logs import committed_batch, files_of_later_batches, operator_files, planned_batches
 
 
 def roll_back(
@@ -60,7 +60,7 @@ def roll_back(
         _delete(checkpoint, path)
     query = QUERY.read_if_sound(own)
     if query is not None and not query.get("provider"):
-        later = files_of_later_versions(checkpoint, batch + 1)
+        later = files_of_later_batches(checkpoint, batch)
         checkpoint.delete_all([_checksum_of(path) for path in later])  # first, as in `_delete`
         checkpoint.delete_all(later)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):

@@ -115,6 +115,10 @@ def source_files(checkpoint: Storage, sources: int) -> Iterator[str]:
         yield from _list_files(checkpoint, f"sources/{source}")
 
 
+def _count_operators(checkpoint: Storage) -> int:
+    return next(each for each in count() if _read_metadata(checkpoint, each) is None)
+
+
 def _read_metadata(checkpoint: Storage, operator: int) -> tuple[bytes, bytes] | None:
     """Spark's metadata of an operator, and the version that it must have; None without it.
 
@@ -147,18 +151,24 @@ def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
         yield from _parse_stores(operator, *found)
 
 
-def files_of_later_versions(checkpoint: Storage, version: int) -> list[str]:
-    """The files of Spark's own stores that have a version after `version` in their names.
+def files_of_later_batches(checkpoint: Storage, batch: int) -> list[str]:
+    """The files of Spark's own stores that batches after `batch` have left, by their names.
 
     A store that goes back would write its changes anew, but not its snapshots, and later read those of the old history.
+    The metadata of `transformWithState` have the number of a batch, and would not be written anew either.
     """
-    return [
+    of_stores = [
         f"{directory}/{each.name}"
         for store in named_stores(checkpoint)
         for directory in [_directory_of(store)]
         for each in checkpoint.list(directory)
-        if (found := _VERSION.match(each.name)) and int(found[1]) > version
+        if (found := _VERSION.match(each.name)) and int(found[1]) > batch + 1
     ]
+    directories = [f"state/{operator}/_metadata/v2" for operator in range(_count_operators(checkpoint))]
+    of_operators = [
+        f"{each}/{number}" for each in directories for number in _list_batches(checkpoint, each) if number > batch
+    ]
+    return of_stores + of_operators
 
 
 def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:

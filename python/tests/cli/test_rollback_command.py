@@ -27,6 +27,7 @@ from spark_cec.log.manifest import batches, manifest_path, retire
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.generations import next_generation
 from spark_cec.recovery.query_files import QUERY, ROLLBACK, Fallback, mark_migrated, save_carried, save_fallback
 from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 from spark_cec.settings import PREFIX
@@ -99,7 +100,7 @@ class Run:
         try:
             committed = committed_batch(open_storage(self.path))
             agent.ask("check", sink_path=None, committed_batch=committed, provider=True, stateful=True)
-            plan = agent.plan(committed)
+            plan = agent.plan(committed, decision=PROVIDED)
             generation = agent.begin_run(committed, decision=PROVIDED)
             about = {"committed_batch": committed, "generation": generation, "retained": 100}
             found = {}
@@ -316,6 +317,19 @@ def damage(query: Run, store: StoreId, version: int, at: int) -> None:
     segment.write_bytes(data)
 
 
+def test_damage_that_comes_during_a_rollback_is_repaired_and_the_rollback_finished(query: Run) -> None:
+    """No other batch could be chosen any more, and no start is possible before."""
+    own = open_storage(f"{query.path}/cec")
+    ROLLBACK.write(own, {"batch": 5, "generation": next_generation(own)})
+    damage(query, CLEAN, 6, -8)
+    refused(query, 5, 1, "cannot be taken back to batch 5, whose state cannot be rebuilt")
+    assert run("repair", query.path).exit_code == 0
+    code, said, _ = rollback(query, "--to", "5", "--yes")
+    assert code == 0 and "the next start replays batch" in said, said
+    committed, found = query.start()
+    assert committed == 5 and found[CLEAN] == [(b"%d" % each, b"1") for each in range(5)], "batch 5 is replayed"
+
+
 def test_batches_that_the_replay_needs_and_spark_has_forgotten(query: Run) -> None:
     query.forget("offsets", 0)
     words = "no longer has batch 0, but the recovery of batch 5 replays from batch 1: .*nor to a later one$"
@@ -377,6 +391,13 @@ def test_state_in_one_of_sparks_own_stores(eager: Run) -> None:
             (place / f".{name}.crc").write_text("x")
     (eager.place / "state" / "0" / "_metadata").mkdir()
     (eager.place / "state" / "0" / "_metadata" / "metadata").write_text(f"v1\n{metadata}")
+    by_batch = eager.place / "state" / "1" / "_metadata" / "v2"
+    by_batch.mkdir(parents=True)
+    for batch in (0, 6, 7):
+        (by_batch / str(batch)).write_text(f"v2\n{metadata}")
+    for version in (7, 8):
+        (eager.place / "state" / "1" / "1").mkdir(parents=True, exist_ok=True)
+        (eager.place / "state" / "1" / "1" / f"{version}.snapshot").write_text("x")
     refused(eager, 5, 2, "store 0/1/default, which is one of Spark's own, has no version 6 .* the nearest .* is 6$")
     code, said, _ = rollback(eager, "--to", "6", "--yes")
     assert (code, "state       none in this log" in said) == (0, True)
@@ -385,6 +406,8 @@ def test_state_in_one_of_sparks_own_stores(eager: Run) -> None:
     left = {each.name for each in (eager.place / "state" / "0" / "0").iterdir()}
     kept = {f"{each}.delta" if each % 2 else f"{each}_00ff.zip" for each in range(1, 8)}
     assert left == kept | {f".{each}.crc" for each in kept}, "no later snapshot"
+    assert sorted(each.name for each in by_batch.iterdir()) == ["0", "6"]
+    assert [each.name for each in (eager.place / "state" / "1" / "1").iterdir()] == ["7.snapshot"]
 
 
 def test_readers_that_have_read_what_is_taken_back_are_named(query: Run) -> None:

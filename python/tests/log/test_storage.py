@@ -280,10 +280,10 @@ def test_a_location_that_is_a_file_cannot_be_probed(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "x"
 
 
-@pytest.mark.parametrize("url", ["memory", "local", "file"])
+@pytest.mark.parametrize("url", ["memory", "local", "file", "like a pattern"])
 def test_what_is_at_a_place_is_seen_and_removed_whole(url: str, tmp_path: Path) -> None:
     places = {"memory": memory_storage().url, "local": str(tmp_path / "log"), "file": (tmp_path / "log").as_uri()}
-    place = places[url]
+    place = {**places, "like a pattern": str(tmp_path / "log[1]")}[url]
     assert not is_taken(place)
     remove_all(place)
     storage = open_storage(place)

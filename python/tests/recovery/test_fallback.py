@@ -192,7 +192,7 @@ def test_what_falling_back_costs_is_told_by_the_footers() -> None:
     disk = OnDisk(run)
     committed = len(run.batches) - 1
     base = Base(2, 1, (), ())
-    cost = estimate_cost(disk.log.catalog.index, base, committed)
+    cost = estimate_cost(disk.log.catalog.index, disk.log.catalog.index.stores(), base, committed)
     assert cost.batches == committed
     assert cost.inputs == sum(len(batch) for batch in run.batches[1:])
 
