@@ -70,7 +70,10 @@ private[cec] object LocalStores extends Logging {
   /** Kubernetes by default kills a container 30 s after it tells it to end. */
   private val CloseWithinMs = 25000L
 
-  /** The driver forgets a JVM that failed to answer once, so each JVM announces itself again. */
+  /** `holdAll` goes down some calls for each store, and a JVM may have thousands. */
+  private val StackBytes = 64L << 20
+
+  /** The driver forgets a JVM that it failed to reach once, so each JVM announces itself again. */
   private val AnnounceEveryNs = TimeUnit.SECONDS.toNanos(10)
 
   private val stores = new ConcurrentHashMap[HostedStore, java.lang.Boolean]()
@@ -122,7 +125,10 @@ private[cec] object LocalStores extends Logging {
     val (last, now) = (announcedNs.get, System.nanoTime())
     if (atOnce || now - last >= AnnounceEveryNs && announcedNs.compareAndSet(last, now)) {
       try connectDriver().foreach(connection => connection.directory.askSync[Boolean]((SparkEnv.get.executorId, connection.self)))
-      catch { case NonFatal(error) => logWarning("the driver cannot be told that this JVM holds state stores: another batch tries again", error) }
+      catch {
+        case _: InterruptedException => Thread.currentThread.interrupt() // the task ends, and its store keeps its windows
+        case NonFatal(error) => logWarning("the driver cannot be told that this JVM holds state stores: another batch tries again", error)
+      }
     }
   }
 
@@ -134,7 +140,7 @@ private[cec] object LocalStores extends Logging {
    */
   def requestHandOver(store: HostedStore, version: Long): Boolean = {
     val id = store.stateStoreId
-    findHolders(store.checkpoint, store.generation, id).exists(other => (other ne store) && other.handOver(version)) ||
+    findHolders(store.checkpoint, store.generation, id).exists(other => (other ne store) && tryHandOver(other, version)) ||
       connectDriver().exists { connection =>
         val limitMs = Agent.timeoutMs(store.agentConf)
         val request = Message.handOver(SparkEnv.get.executorId, store.checkpoint, store.generation, id, version, limitMs)
@@ -169,6 +175,13 @@ private[cec] object LocalStores extends Logging {
       }
       connection
     }
+  }
+
+  /** The answer to the driver. A failure is an answer too: an error would make the driver forget this JVM, which lives. */
+  private[exchange] def answerAnyway(message: JsonNode): String = try answer(message) catch {
+    case NonFatal(error) =>
+      logWarning(s"this JVM cannot do what the driver asks of its stores: $message", error)
+      Message.writeProblem(Option(error.getMessage).getOrElse(error.toString)).toString
   }
 
   private def answer(message: JsonNode): String = {
@@ -206,7 +219,7 @@ private[cec] object LocalStores extends Logging {
     }
   }
 
-  /** The agent's counts of these stores, which are of one log. An error would make the driver forget this JVM. */
+  /** The agent's counts of these stores, which are of one log. */
   private def readAges(ours: Seq[HostedStore]): Either[String, Seq[StoreWindows]] = {
     val generations = ours.groupMapReduce(keyOf)(_.generation.getOrElse(-1L))(Math.max)
     try Right(for {
@@ -260,7 +273,7 @@ private[cec] object LocalStores extends Logging {
     case Nil => body
   }
 
-  /** If a store is busy, answer false. An error would make the driver forget this JVM. */
+  /** If a store is busy, answer false: another holder may have the version. */
   private def tryHandOver(store: HostedStore, version: Long): Boolean = try store.handOver(version) catch {
     case NonFatal(error) =>
       logWarning(s"store ${store.stateStoreId} at version $version could not be given away", error)
@@ -270,9 +283,9 @@ private[cec] object LocalStores extends Logging {
   private final class Endpoint(override val rpcEnv: RpcEnv) extends RpcEndpoint {
     override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = { case message: String =>
       // A store may wait for its task and then writes, so it must not block the threads that deliver messages.
-      val thread = new Thread("cec-stores") {
+      val thread = new Thread(null, null, "cec-stores", StackBytes) {
         override def run(): Unit =
-          try context.reply(answer(Json.parse(message))) catch { case error: Throwable => context.sendFailure(error) }
+          try context.reply(answerAnyway(Json.parse(message))) catch { case error: Throwable => context.sendFailure(error) }
       }
       thread.setDaemon(true)
       thread.start()

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.cec.exchange
 
 import scala.jdk.CollectionConverters._
+import scala.util.{Failure, Success, Try}
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -8,6 +9,9 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.spark.sql.cec.agent.{FootprintAges, Json}
 import org.apache.spark.sql.cec.state.StoreOfOperator
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
+
+/** A JVM that was asked has answered that it cannot do it, and why. */
+private[exchange] final class StoreProblem(why: String) extends Exception(why)
 
 /** The messages about state stores between driver and executors. */
 private[exchange] object Message {
@@ -38,6 +42,15 @@ private[exchange] object Message {
     Json.elements(answer.get("stores")) { node =>
       StoreWindows(readStore(node), node.get("generation").asLong, node.get("version").asLong, Json.elements(node.get("ages"))(FootprintAges.of))
     })
+
+  /** The answer of a JVM that failed, whatever it was asked. */
+  def writeProblem(why: String): ObjectNode = Json.obj().put("problem", why)
+
+  /** An answer; a `StoreProblem` if the JVM failed. */
+  def readAnswer(text: String): Try[JsonNode] = {
+    val node = Json.parse(text)
+    Json.text(node.get("problem")).fold[Try[JsonNode]](Success(node))(why => Failure(new StoreProblem(why)))
+  }
 
   def end(checkpoint: String, generation: Long, version: Long, flush: Boolean): ObjectNode =
     makeMessage(End, checkpoint, version).put("generation", generation).put("flush", flush)

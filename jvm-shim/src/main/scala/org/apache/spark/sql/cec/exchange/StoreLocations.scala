@@ -81,7 +81,10 @@ private[cec] object StoreLocations {
     WindowAges(WindowAges.sum(answers.flatMap(_.toSeq.flatten)), answers.flatMap(_.left.toSeq).sorted)
   }
 
-  private[exchange] def describe(id: String, error: Throwable): String = s"executor $id does not answer: ${error.getMessage}"
+  private[exchange] def describe(id: String, error: Throwable): String = error match {
+    case problem: StoreProblem => s"executor $id: ${problem.getMessage}"
+    case _ => s"executor $id does not answer: ${error.getMessage}"
+  }
 
   private def listFailures(answers: Seq[Either[String, JsonNode]]): Seq[String] = answers.flatMap {
     case Left(line) => Seq(line)
@@ -135,7 +138,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     answers.map { case (id, future) =>
       val answer = Await.result(future, Duration.Inf)
       answer.failed.foreach(forget(id, _))
-      id -> answer.map(Json.parse)
+      id -> answer.flatMap(Message.readAnswer)
     }
   }
 
@@ -146,7 +149,7 @@ private final class Directory(override val rpcEnv: RpcEnv) extends RpcEndpoint w
     val timeout = LocalStores.timeout(message.get("agent_timeout_ms").asInt)
     hosts.asScala.filter(_._1 != from).exists { case (id, host) =>
       Try(host.askSync[String](message.toString, timeout)) match {
-        case Success(answer) => Json.parse(answer).get("handed_over").asBoolean
+        case Success(answer) => Message.readAnswer(answer).toOption.exists(_.get("handed_over").asBoolean)
         case Failure(error) =>
           logInfo(s"executor $id does not answer", error)
           forget(id, error)

@@ -543,8 +543,8 @@ private[cec] final class StoreState(
     var found = log.load(at, attempt)
     var mayAsk = wanted >= replayTo
     while (found.dirtyFrom < wanted && mayAsk) {
-      mayAsk = requestHandOver(at)
       found.discard()
+      mayAsk = requestHandOver(at)
       found = log.load(at, attempt)
     }
     if (found.dirtyFrom < wanted && !(recovery.accept && at == replayTo && wanted == replayTo)) {

@@ -99,6 +99,15 @@ class LocalStoresSuite extends CecSuite {
     assert(closed.await(30, TimeUnit.SECONDS) && interrupted.await(30, TimeUnit.SECONDS))
   }
 
+  test("what a JVM cannot do is an answer, because the driver forgets a JVM that gives none") {
+    val answer = Message.readAnswer(LocalStores.answerAnyway(Json.obj().put("call", Message.Write).put("checkpoint", "/c")))
+    assert(answer.isFailure && answer.failed.get.isInstanceOf[StoreProblem])
+    assert(StoreLocations.describe("3", new StoreProblem("it is fenced")) == "executor 3: it is fenced")
+    assert(Message.readAnswer(Message.writeProblem("it is fenced").toString).failed.get.getMessage == "it is fenced")
+    assert(Message.readAnswer(Message.writeAges(Right(Nil)).toString).isSuccess && Message.readAnswer("""{"failed":[]}""").isSuccess)
+    assert(LocalStores.answerAnyway(Message.flush("/c", 1L, 2L)) == """{"failed":[]}""")
+  }
+
   test("no store, no wait") {
     assert(LocalStores.closeAll(Nil, 60000L).isEmpty)
   }
