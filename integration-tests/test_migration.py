@@ -203,8 +203,28 @@ def test_only_one_of_two_checkpoints_goes_on(stopped: tuple[SparkSession, Path],
     with pytest.raises(Exception, match=r"has left\.json: the state of this checkpoint was carried to another one"):
         local.run_to(local.session(spark), job, TOTALS, 4)
     assert newest(checkpoint / "commits") == carried.found.batch
+    again = Request(str(checkpoint), str(tmp_path / "again"), PROVIDERS["hdfs"], None, 0.0)
+    refused(spark, again, r"has left\.json: the state of this checkpoint was carried to another one")
     (checkpoint / "cec" / LEFT.name).unlink()
     local.run_to(local.session(spark), job, TOTALS, 4)
+
+
+def test_a_carry_that_fails_at_its_end_leaves_no_mark(
+    stopped: tuple[SparkSession, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the query could start nowhere."""
+    spark, checkpoint = stopped
+    moved(spark, checkpoint, "cec")
+
+    def fail(*_: object) -> None:
+        raise OSError("the store is away")
+
+    monkeypatch.setattr("spark_cec.migration.migrate.finish", fail)
+    with pytest.raises(OSError, match="the store is away"):
+        migrate_state(
+            spark, Request(str(checkpoint), str(tmp_path / "out"), PROVIDERS["hdfs"], None, 0.0), lambda _: None
+        )
+    assert not (checkpoint / "cec" / LEFT.name).exists() and not (tmp_path / "out").exists()
 
 
 def test_a_place_within_the_checkpoint_is_seen_through_a_link(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import has_leases, is_held
 from spark_cec.agent.owner import refuse_log_of_another
 from spark_cec.errors import DamagedLog, Fenced, UnsuitableCheckpoint
+from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.index import Index
 from spark_cec.log.output_rollbacks import read_cuts
@@ -24,11 +25,12 @@ from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts, newest_allowed
 from spark_cec.recovery.decide import (
     RecoveryPlan,
+    choose_base,
     refuse_forgotten_batches,
     refuse_later_history,
     refuse_unfinished_rewind,
 )
-from spark_cec.recovery.facts import read_latest, read_plan
+from spark_cec.recovery.facts import is_fallback_done, read_latest, read_plan
 from spark_cec.recovery.fallback import Loss, make_probe
 from spark_cec.recovery.file_sources import files_behind
 from spark_cec.recovery.generations import newest_generation
@@ -207,7 +209,8 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
         return None, f"store {elsewhere[0]}, which is one of Spark's own, has no version {batch + 1} any more"
     try:
         allows = _read_attempts(place, checkpoint, batch).allows
-        plan = read_plan(index, list_stores(place, index), batch, _find_base(checkpoint, batch), allows)
+        stores = list_stores(place, index)
+        plan = read_plan(index, stores, batch, _find_base(checkpoint, index, stores, batch), allows)
         refuse_forgotten_batches(checkpoint.url, planned_batches(checkpoint), plan)
     except DamagedLog as error:
         return None, f"the log has not all of the state that it left ({error.segment}: {error.reason})"
@@ -216,13 +219,12 @@ def _try_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> tu
     return plan, ""
 
 
-def _find_base(checkpoint: Storage, batch: int) -> int:
-    """The version from which a start after `batch` begins: an older one if `cec repair` has decided that.
-
-    It does so if a frame of that batch is damaged while a rollback to it is unfinished.
+def _find_base(checkpoint: Storage, index: Index, stores: Sequence[StoreId], batch: int) -> int:
+    """The version from which a start after `batch` begins: an older one if `cec repair` has decided that, and no run
+    has carried it out. It does so if a frame of that batch is damaged while a rollback to it is unfinished.
     """
     decided = FALLBACK.read(_own_storage(checkpoint))
-    return decided.version if decided is not None and decided.committed_batch == batch else batch + 1
+    return choose_base(decided, decided is not None and is_fallback_done(index, stores, decided), batch)
 
 
 def _refuse_lost_state(place: Place, index: Index, plan: RecoveryPlan, progress: ReadProgress) -> None:

@@ -100,7 +100,9 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     every = rewriter.stores()
     refuse_unknown_stores(every)
     _refuse_lost_partitions(source, found, every, rewriter)
-    with _hold_source(source, found, request.quiet_s, say), _claim_places(spark, source, target, home):  # 2
+    is_ours = found.provider == PROVIDER
+    claimed = _claim_places(spark, source, target, home, is_ours=is_ours)
+    with _hold_source(source, found, request.quiet_s, say), claimed:  # 2
         conf = {PROVIDER_KEY: request.provider}
         if request.partitions is not None:
             conf[PARTITIONS_KEY] = str(request.partitions)
@@ -124,7 +126,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             _refuse_difference(wanted, rewriter.read_back(wanted.store))  # 6
         if _read_ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
-        _complete(source, target, is_ours=found.provider == PROVIDER)
+        _complete(source, target, is_ours=is_ours)
     return Migrated(found, tuple(stores), time.monotonic() - started)
 
 
@@ -134,16 +136,11 @@ def _refuse_unfinished_source(source: HadoopFiles) -> None:
 
 
 def _complete(source: HadoopFiles, target: HadoopFiles, *, is_ours: bool) -> None:
-    """Completes the copy. If the source's state `is_ours`, its query cannot start any more, unless that fails."""
+    """Completes the copy. If the source's state `is_ours`, its query cannot start any more."""
     metadata = source.read(METADATA)
     if is_ours:
         mark_migrated(cec_directory(source.url), target.root)
-    try:
-        finish(target, metadata)
-    except BaseException:
-        if is_ours:
-            LEFT.delete(cec_directory(source.url))
-        raise
+    finish(target, metadata)
 
 
 def _open_files(spark: SparkSession, path: str) -> HadoopFiles:
@@ -224,8 +221,13 @@ def _read_ends(files: HadoopFiles) -> tuple[int, int]:
 
 
 @contextmanager
-def _claim_places(spark: SparkSession, source: HadoopFiles, target: HadoopFiles, home: str | None) -> Iterator[None]:
-    """Claims target and log; after a failure, removes both as soon as no task writes there."""
+def _claim_places(
+    spark: SparkSession, source: HadoopFiles, target: HadoopFiles, home: str | None, *, is_ours: bool
+) -> Iterator[None]:
+    """Claims target and log; after a failure, removes both as soon as no task writes there.
+
+    If the source's state `is_ours`, it then has no mark that it was carried.
+    """
     _refuse_taken_place(source, target, home)
     if not target.claim(METADATA, UNFINISHED):
         raise taken(target.root)
@@ -237,6 +239,8 @@ def _claim_places(spark: SparkSession, source: HadoopFiles, target: HadoopFiles,
             if home is not None:
                 remove_all(home)
             target.remove(last=METADATA)
+            if is_ours:  # now its query goes on nowhere else
+                LEFT.delete(cec_directory(source.url))
         raise
 
 

@@ -150,9 +150,9 @@ def _find_newest_rows(checkpoint: str, through: int | None = None) -> int:
     if not kept:
         return -1
     for batch, found in manifest.load_back(log, kept[-1] if through is None else min(kept[-1], through), kept[0]):
-        if found is None:  # it is no longer kept, so all readers have it, and the older ones
+        if found is None and batch < manifest.retired_before(log):  # so all readers have it, and the older ones
             return -1
-        if isinstance(found, DamagedLog) or found.rows:  # at damage a reader stops
+        if found is not None and (isinstance(found, DamagedLog) or found.rows):  # at damage a reader stops
             return batch
     return -1
 

@@ -330,6 +330,16 @@ def test_damage_that_comes_during_a_rollback_is_repaired_and_the_rollback_finish
     assert committed == 5 and found[CLEAN] == [(b"%d" % each, b"1") for each in range(5)], "batch 5 is replayed"
 
 
+@pytest.mark.parametrize(("is_done", "version"), [(False, 4), (True, 6)])
+def test_a_fallback_that_a_run_has_carried_out_is_none(
+    is_done: bool, version: int, query: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its note stays until the next start, and the state of its batch is whole again."""
+    save_fallback(open_storage(f"{query.path}/cec"), Fallback(4, 5, 1))
+    monkeypatch.setattr(roll_back, "is_fallback_done", lambda *_: is_done)
+    assert f"whole in the log at version {version};" in rollback(query, "--to", "5", "--dry-run")[1]
+
+
 def test_batches_that_the_replay_needs_and_spark_has_forgotten(query: Run) -> None:
     query.forget("offsets", 0)
     words = "no longer has batch 0, but the recovery of batch 5 replays from batch 1: .*nor to a later one$"
