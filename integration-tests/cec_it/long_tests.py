@@ -81,6 +81,7 @@ _LONG = frozenset(
 _PARTS = (
     frozenset({
         "kafka/test_away.py",
+        "test_acknowledgement.py",
         "test_cluster.py",
         "test_falling_back.py",
         "test_hdfs.py",
@@ -89,8 +90,10 @@ _PARTS = (
         "test_kill_matrix.py rate",
         "test_metrics.py",
         "test_object_store.py",
+        "test_recovery_target.py",
         "test_replay_run.py",
         "test_rollback.py",
+        "test_state_of_others.py",
         "test_tentative.py",
     }),
     frozenset({
@@ -100,6 +103,7 @@ _PARTS = (
         "test_lease.py",
         "test_pipeline.py",
         "test_refused_replay.py",
+        "test_replicas.py",
         "test_same_rows.py",
         "test_sensors.py",
         "test_stores_move.py",
@@ -117,6 +121,7 @@ _PARTS = (
         "kafka/test_ui_reach.py",
         "test_batches_again.py",
         "test_full_spool.py",
+        "test_kill_matrix.py tight",
         "test_migration.py",
         "test_nexmark.py",
         "test_nexmark_flows.py",

@@ -15,7 +15,7 @@ from spark_cec.admin.find_log import find_log
 from spark_cec.admin.read_only import ReadOnlyStorage
 from spark_cec.log.home import join_log, relative_home
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import record_start
+from spark_cec.recovery.generations import next_generation, record_start
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from tests.cli.support import Checkpoint, answer, query_json, run, write_log
 from tests.log.support import LOG_ID, memory_storage
@@ -66,7 +66,8 @@ def test_a_log_that_is_gone_is_damage_without_state_too(checkpoint: Checkpoint, 
     own = checkpoint.path / "cec"
     (own / "query.json").write_text(query_json(f"file:{checkpoint.home}", provider=state))
     if has_run:
-        record_start(open_storage(str(own)), 7, 0)
+        runs = open_storage(str(own))
+        record_start(runs, next_generation(runs), 0)
     shutil.rmtree(checkpoint.home)
     said = run("verify", str(checkpoint.path))
     lost = state or has_run

@@ -287,7 +287,7 @@ class ObjectStore(MemoryFileSystem):  # type: ignore[misc]
     cachable = False
     conditional = True
 
-    def __init__(self) -> None:
+    def __init__(self, **_: Any) -> None:
         super().__init__()
         self.store: dict[str, Any] = {}
         self.pseudo_dirs = [""]
