@@ -84,7 +84,7 @@ class WayBack:
 
 @contextmanager
 def while_stopped(place: Place, *, dry_run: bool) -> Iterator[Callable[[], None]]:
-    """Keeps runs out, as `keep_runs_out`, or only checks that there is none in a dry run, which leaves no trace."""
+    """Keeps runs out, as `keep_runs_out`. A dry run leaves no trace, so it only looks whether a run is alive."""
     if not dry_run:
         with keep_runs_out(place) as confirm:
             yield confirm

@@ -21,11 +21,10 @@ from spark_cec.agent.messages import (
     StoreAges,
 )
 from spark_cec.errors import DamagedLog
-from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline.status import PipelineStatus
-from spark_cec.recovery.attempts import living_stores, read_attempts
+from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.facts import read_plan
 from spark_cec.recovery.overview import group_ages, sum_operators
 from spark_cec.recovery.past_recoveries import read_recoveries
@@ -98,8 +97,7 @@ def _read_reach(log: OpenLog, checkpoint: Storage, own: Storage, batch: int) -> 
     index = log.catalog.index
     try:
         attempts = read_attempts(checkpoint, own, log.storage)
-        stores = living_stores(index, read_cuts(log.storage).known)
-        plan = read_plan(index, stores, batch, batch + 1, attempts.allows_read)
+        plan = read_plan(index, index.stores(), batch, batch + 1, attempts.allows_read)
     except DamagedLog as error:
         return None, str(error)
     found = read_replay_input(checkpoint, plan.rewound_to + 1, batch)

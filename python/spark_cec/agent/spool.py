@@ -71,7 +71,7 @@ class Spool:
         return str((self.directory if roomy else self.overflow) / f"{uuid.uuid4().hex}.arrow")
 
     def touch(self) -> None:
-        """Makes the directories look used: systems delete what is old from their temp directories."""
+        """Makes the directories look used, because systems delete old files from their temp directories."""
         for directory in (self.directory, self.overflow):
             for path in (directory / _LOCK, directory):
                 with suppress(OSError):

@@ -115,8 +115,13 @@ def source_files(checkpoint: Storage, sources: int) -> Iterator[str]:
         yield from _list_files(checkpoint, f"sources/{source}")
 
 
-def _count_operators(checkpoint: Storage) -> int:
-    return next(each for each in count() if _read_metadata(checkpoint, each) is None)
+def _read_operators(checkpoint: Storage) -> Iterator[tuple[int, list[StoreId]]]:
+    """The operators in Spark's metadata, each with its stores."""
+    for operator in count():
+        found = _read_metadata(checkpoint, operator)
+        if found is None:
+            return
+        yield operator, _parse_stores(operator, *found)
 
 
 def _read_metadata(checkpoint: Storage, operator: int) -> tuple[bytes, bytes] | None:
@@ -144,11 +149,8 @@ def _list_batches(checkpoint: Storage, log: str) -> list[int]:
 
 def named_stores(checkpoint: Storage) -> Iterator[StoreId]:
     """The stores in Spark's operator metadata, which may list too many: see `all_stores`."""
-    for operator in count():
-        found = _read_metadata(checkpoint, operator)
-        if found is None:
-            return
-        yield from _parse_stores(operator, *found)
+    for _, stores in _read_operators(checkpoint):
+        yield from stores
 
 
 def files_of_later_batches(checkpoint: Storage, batch: int) -> list[str]:
@@ -157,18 +159,14 @@ def files_of_later_batches(checkpoint: Storage, batch: int) -> list[str]:
     A store that goes back would write its changes anew, but not its snapshots, and later read those of the old history.
     The metadata of `transformWithState` have the number of a batch, and would not be written anew either.
     """
-    of_stores = [
-        f"{directory}/{each.name}"
-        for store in named_stores(checkpoint)
-        for directory in [_directory_of(store)]
-        for each in checkpoint.list(directory)
-        if (found := _VERSION.match(each.name)) and int(found[1]) > batch + 1
-    ]
-    directories = [f"state/{operator}/_metadata/v2" for operator in range(_count_operators(checkpoint))]
-    of_operators = [
-        f"{each}/{number}" for each in directories for number in _list_batches(checkpoint, each) if number > batch
-    ]
-    return of_stores + of_operators
+    later = []
+    for operator, stores in _read_operators(checkpoint):
+        for directory in map(_directory_of, stores):
+            versions = [(each.name, _VERSION.match(each.name)) for each in checkpoint.list(directory)]
+            later += [f"{directory}/{name}" for name, found in versions if found and int(found[1]) > batch + 1]
+        of_batches = f"state/{operator}/_metadata/v2"
+        later += [f"{of_batches}/{each}" for each in _list_batches(checkpoint, of_batches) if each > batch]
+    return later
 
 
 def stores_without_version(checkpoint: Storage, version: int) -> list[StoreId]:

@@ -69,7 +69,7 @@ def test_directories_are_private_and_removed_at_the_end(places: Path) -> None:
 
 
 def test_a_spool_in_use_does_not_age(places: Path) -> None:
-    """Systems delete what is old from their temp directories."""
+    """Systems delete old files from their temp directories."""
     spool = new_spool(places)
     age(spool.directory, spool.overflow)
     spool.touch()
