@@ -1,7 +1,8 @@
 """Three sensors, of which one is cut off for a while: answers within X, marked as tentative, and the right ones later.
 
 `python examples/sensors.py` runs it; `make demo-availability` does the same after the set-up. It takes a minute and a
-half. The table of the answers is a file of SQLite, which corrects itself.
+half, and longer if the machine has much else to do: each part waits for the answers that it is to show. The table of
+the answers is a file of SQLite, which corrects itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +33,13 @@ CUT = "east"
 WINDOW_S = 5
 EVERY_S, ROWS = 0.5, 20
 QUIET_S, CUT_S, AFTER_S = 20.0, 20.0, 25.0
+USUAL_WINDOWS, PATIENCE_S = 3, 60.0
 
 Answer = tuple[int, int]
 """The number of the readings in a window, and their sum."""
+
+Board = dict[int, tuple[Answer, bool]]
+"""By the second at which a window begins, its answer, and whether that is tentative."""
 
 
 class Sensors(threading.Thread):
@@ -115,8 +121,8 @@ def declare(root: Path, within: str, shown: dict[int, float]) -> Pipeline:
     return made
 
 
-def read_board(root: Path) -> dict[int, tuple[Answer, bool]]:
-    """By the second at which a window begins, its answer, and whether that is tentative."""
+def read_board(root: Path) -> Board:
+    """The newest answers of all windows."""
     board = sqlite3.connect(root / "board.db")
     try:
         found = board.execute("SELECT second, readings, total, tentative FROM board").fetchall()
@@ -127,10 +133,10 @@ def read_board(root: Path) -> dict[int, tuple[Answer, bool]]:
     return {second: ((readings, total), bool(tentative)) for second, readings, total, tentative in found}
 
 
-def show(root: Path, known: dict[int, tuple[Answer, bool]], seconds: float) -> None:
-    """Prints each new and each corrected answer, for so many seconds."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def show(root: Path, known: Board, seconds: float, is_over: Callable[[Board], object]) -> None:
+    """Prints each new and each corrected answer, for so many seconds, and until `is_over`; a minute longer at most."""
+    begin = time.monotonic()
+    while (passed := time.monotonic() - begin) < seconds or (passed < seconds + PATIENCE_S and not is_over(known)):
         for second, (answer, tentative) in sorted(read_board(root).items()):
             if known.get(second) != (answer, tentative):
                 is_as_before = known.get(second, (answer,))[0] == answer
@@ -139,6 +145,11 @@ def show(root: Path, known: dict[int, tuple[Answer, bool]], seconds: float) -> N
                 print(f"  {window}  {answer[0]:4} readings, sum {answer[1]:6}  {what}", flush=True)
                 known[second] = answer, tentative
         time.sleep(0.2)
+
+
+def is_stable(board: Board, until_s: float) -> bool:
+    """Whether some answer of a window from `until_s` on is there, and no answer is tentative."""
+    return max(board, default=0) >= until_s - WINDOW_S and not any(tentative for _, tentative in board.values())
 
 
 def main(
@@ -157,23 +168,24 @@ def main(
     builder = spark_cec.configure(SparkSession.builder.master("local[2]").appName("sensors"))
     spark = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # Spark calls it an error when a query is stopped in a batch
-    shown, known = dict[int, float](), dict[int, tuple[Answer, bool]]()
+    shown, known = dict[int, float](), Board()
     running = declare(root, f"{within}s", shown).start(spark)
     sensors = Sensors(root, seed)
     sensors.start()
     print(f"three sensors; each window of {WINDOW_S} s has {len(SITES) * ROWS * int(WINDOW_S / EVERY_S)} readings")
-    show(root, known, QUIET_S)
+    show(root, known, QUIET_S, lambda board: len(board) >= USUAL_WINDOWS)
     cut_s = time.time()
     sensors.is_cut = True
     print(f"{CUT} is cut off", flush=True)
-    show(root, known, CUT_S)
+    show(root, known, CUT_S, lambda board: any(tentative for _, tentative in board.values()))
+    back_s = time.time()
     sensors.is_cut = False
     print(f"{CUT} is back, with the readings that it kept", flush=True)
-    show(root, known, AFTER_S)
+    show(root, known, AFTER_S, lambda board: is_stable(board, back_s))
     sensors.ending.set()
     sensors.join()
     last = sensors.last_s - 2 * WINDOW_S  # no window closes after the last reading
-    show(root, known, 6.0)
+    show(root, known, 6.0, lambda board: is_stable(board, last - WINDOW_S))
     rows = spark.read.format("cec").load(f"{root}/home/flows/totals").collect()
     running.stop()
     spark.stop()
