@@ -41,7 +41,7 @@ test: $(if $(filter 4.3,$(SPARK)),lint) jar  ## lint, then every test, on real S
 	@$(TESTS) $(RUN) -m cec_it.class_archive
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
 
-test-more: jar  ## the tests that `make test` leaves out so that it takes a quarter of an hour; PART=1, 2 or 3: a third of them
+test-more: jar  ## the tests that `make test` leaves out so that it takes a quarter of an hour; PART=1 to 6: a sixth of them
 	$(RUN) -m pytest -q -m $(if $(PART),part$(PART),more) -n $(JOBS) --dist loadgroup --no-loadscope-reorder integration-tests
 
 test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
