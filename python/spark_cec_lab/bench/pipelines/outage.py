@@ -210,7 +210,7 @@ def describe(point: Point, scale: float) -> dict[str, Any]:
 def summary(point: Point, scale: float, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Median, lowest and highest of each measure of a point. Times are seconds of the paper, but `usual_s`.
 
-    `catch_up`: the largest batch of the flow after the return of the input.
+    `catch_up`: the largest batch of the flow after the return of the input. `processors`: how many were busy, by phase.
     """
     return {
         "kind": "summary", **describe(point, scale), "theirs": THEIRS[point.part],
@@ -218,7 +218,14 @@ def summary(point: Point, scale: float, found: Sequence[dict[str, Any]]) -> dict
         "tentative": spread([each["tentative"] for each in found]),
         "corrected": spread([each["corrected_s"] / scale for each in found]),
         "usual_s": spread([each["usual_s"] for each in found]), "catch_up": _catch_up(found),
+        "processors": _processors(found),
     }  # fmt: skip
+
+
+def _processors(found: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]] | None:
+    """By phase, the processors that were busy; None if no run tells."""
+    known = [each["processors"] for each in found if "processors" in each]
+    return {phase: spread([each[phase] for each in known]) for phase in known[0]} if known else None
 
 
 def _catch_up(found: Sequence[dict[str, Any]]) -> dict[str, float] | None:

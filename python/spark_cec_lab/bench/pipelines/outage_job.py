@@ -9,6 +9,7 @@ before it. One JSON line for each phase, the last one with `done`.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import threading
@@ -25,6 +26,7 @@ from spark_cec_lab.bench.pipelines.batch_log import BatchLog, find_costs
 from spark_cec_lab.bench.pipelines.driver import session_of
 from spark_cec_lab.bench.pipelines.topology import name_parameters
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
+from spark_cec_lab.bench.processes import members_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -179,6 +181,31 @@ class Board:
                 self.first_tentative_at = self.first_tentative_at or now
 
 
+class Processors:
+    """How many processors this process and its children keep busy, by phase. They are a session of their own.
+
+    `found`: by phase, processor seconds in a second.
+    """
+
+    def __init__(self) -> None:
+        self.found = dict[str, float]()
+        self.begin()
+
+    def begin(self) -> None:
+        """A phase begins."""
+        self._cpu_s, self._at = self._look(), time.monotonic()
+
+    def end(self, phase: str) -> None:
+        """A phase ends, and the next one begins."""
+        cpu_s, at = self._cpu_s, self._at
+        self.begin()
+        self.found[phase] = round((self._cpu_s - cpu_s) / max(self._at - at, 1e-9), 3)
+
+    @staticmethod
+    def _look() -> float:
+        return sum(member.cpu_s for member in members_of(os.getsid(0)))
+
+
 def run(spec: OutageSpec) -> None:
     """Runs all phases: all inputs, one is cut off, all again, until nothing is tentative; then compares all rows."""
     outage, root, board = spec.outage, Path(spec.home), Board()
@@ -189,17 +216,22 @@ def run(spec: OutageSpec) -> None:
     inputs.start()
     log.start()
     _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S * outage.chain + 1, "the first windows")
+    processors = Processors()
     _pass(running, SETTLED_S)
+    processors.end("usual")
     _wait(running, lambda: not _has_epoch(running), "no epoch is open")
     board.forget_tentative()
+    processors.begin()
     cut_at, inputs.is_cut = time.time(), True
     _tell(phase="cut", windows=len(board.stable))
     _pass(running, outage.cut_s)
     inputs.is_cut, back_at = False, time.time()
+    processors.end("away")
     _tell(phase="back", tentative=board.tentative)
     last = int(back_at)
     _wait(running, lambda: _is_corrected(running, board, inputs, last), "all rows of the outage are stable")
     corrected_s = time.time() - back_at
+    processors.end("correcting")
     _pass(running, SETTLED_S)
     log.end()
     inputs.end()
@@ -211,7 +243,7 @@ def run(spec: OutageSpec) -> None:
         done=True, **_delays(board, windows, cut_at), tentative=board.tentative, corrected_s=corrected_s,
         first_tentative_s=_since(board.first_tentative_at, cut_at + outage.wait_s),
         costs=find_costs(log.batches, INPUTS, flows, _NO_NAME, cut_at, log.forked_at),
-        stable=len(windows), wrong=wrong + len(unknown),
+        stable=len(windows), wrong=wrong + len(unknown), processors=processors.found,
     )  # fmt: skip
 
 

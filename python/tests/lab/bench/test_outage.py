@@ -92,6 +92,9 @@ def test_a_summary_has_the_papers_seconds() -> None:
     found = summary(point, 10.0, done)
     assert found["delay_new"] == {"median": 4.0, "low": 2.0, "high": 6.0}
     assert found["corrected"]["median"] == 3.0 and found["usual_s"]["median"] == 2.5 and found["alpha_x_s"] == 10.0
+    assert found["processors"] is None
+    told = summary(point, 10.0, [each | {"processors": {"away": i}} for i, each in enumerate(done)])
+    assert told["processors"] == {"away": {"median": 1, "low": 0, "high": 2}}
 
 
 def test_a_spec_survives_json() -> None:
