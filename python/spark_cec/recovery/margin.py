@@ -39,7 +39,8 @@ class Needed:
 class PartitionMargin:
     """A replay needs offsets `needed` inclusive to `end` exclusive; the source has them from `earliest` on.
 
-    If a replay needs none, `needed` equals `end`. If the partition or its topic is gone, `exists` is false.
+    If a replay needs none, `needed` equals `end`. If the partition or its topic is gone, `exists` is false. `is_left`:
+    the query has gone on without it (`failOnDataLoss=false`), and a replay would stop there.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class PartitionMargin:
     earliest: int
     latest: int
     exists: bool = True
+    is_left: bool = False
 
     @property
     def spare(self) -> int:
@@ -57,8 +59,12 @@ class PartitionMargin:
 
     @property
     def lost(self) -> bool:
-        """Whether a needed offset is gone. If the replay needs none, the answer is false."""
-        return self.needed < self.end and (not self.exists or self.spare < 0 or self.latest < self.end)
+        """Whether a needed offset is gone. If the replay needs none, the answer is false.
+
+        A last batch that ended before the first one began has read another topic of that name.
+        """
+        is_short = self.needed < self.end and (not self.exists or self.spare < 0 or self.latest < self.end)
+        return self.is_left or self.needed > self.end or is_short
 
     @property
     def share(self) -> float:
@@ -138,7 +144,14 @@ def kafka_margin(available: Available, start: str, end: str) -> Margin:
 
     `start` and `end` as in `needed_partitions`. Raises `ValueError` if they are not Kafka offsets.
     """
-    return Margin(tuple(_make_margin(available.get(each.topic), each) for each in needed_partitions(start, end)))
+    known = [_make_margin(available.get(each.topic), each) for each in needed_partitions(start, end)]
+    ends = _parse_offsets(end)
+    left = [
+        PartitionMargin(topic, partition, offset, offset, 0, 0, exists=False, is_left=True)
+        for (topic, partition), offset in sorted(_parse_offsets(start).items())
+        if (topic, partition) not in ends
+    ]
+    return Margin((*known, *left))
 
 
 def needed_partitions(start: str, end: str) -> tuple[Needed, ...]:
@@ -198,6 +211,10 @@ def _parse_offsets(text: str) -> dict[tuple[str, int], int]:
 
 def _describe(each: PartitionMargin) -> str:
     where = f"{each.topic}-{each.partition}"
+    if each.is_left:
+        return f"{where} was deleted, and the query went on without it, so a replay stops there"
+    if each.needed > each.end:
+        return f"{where} was made again: it was read up to offset {each.needed} before, and up to {each.end} since"
     if not each.exists:
         return f"{where} does not exist any more"
     if each.latest < each.end:

@@ -187,8 +187,8 @@ class ThinMargin:
 def check_while_running(replay: ReplayInput, sources: Sequence[Source], share: float) -> ThinMargin | None:
     """The source with the smallest margin below `share`; None if no source is below.
 
-    The sources may have told what they have before the newest batches read beyond that. Spark itself fails if a topic
-    was made again meanwhile.
+    The sources may have told what they have before the newest batches read beyond that. If a topic was deleted or made
+    again meanwhile, the query has gone on (`failOnDataLoss=false`), and a replay of those batches could not.
     """
     known = ((source, _raise_ends(margin)) for source, margin in compare_margins(replay, sources))
     thin = [(margin.share, source, margin) for source, margin in known if margin.share < share]
@@ -196,4 +196,4 @@ def check_while_running(replay: ReplayInput, sources: Sequence[Source], share: f
         return None
     _, source, margin = min(thin, key=lambda each: each[0])
     why = f"{source.name}: {_describe_gone(margin) if margin.lost else margin}{source.retention_text}"
-    return ThinMargin(why, any(each.earliest > 0 for _, _, margin in thin for each in margin.partitions))
+    return ThinMargin(why, any(each.earliest > 0 or each.lost for _, _, margin in thin for each in margin.partitions))

@@ -86,6 +86,21 @@ def test_a_topic_that_was_deleted_and_made_again_is_known_by_its_end() -> None:
     assert margin.share == 0.0
 
 
+def test_a_partition_that_the_query_went_on_without_stops_a_replay() -> None:
+    """As with `failOnDataLoss=false`. The state has all its rows, but Spark does not run those batches again."""
+    margin = kafka_margin({"day2": Topic({0: (0, 9)})}, at(day1_0=60, day2_0=2), at(day2_0=9))
+    assert (margin.recoverable, margin.share, margin.needed) == (False, 0.0, 7)
+    assert "day1-0 was deleted, and the query went on without it" in str(margin)
+    written = kafka_margin({"day2": Topic({0: (0, 9)})}, at(day2_0=2), at(day2_0=9))
+    assert written.recoverable, "after a batch without it"
+
+
+def test_a_topic_that_was_made_again_while_the_query_ran_has_lost_what_was_read() -> None:
+    margin = kafka_margin({"t": Topic({0: (0, 80)})}, at(t_0=900), at(t_0=80))
+    assert (margin.recoverable, margin.share) == (False, 0.0)
+    assert "was made again: it was read up to offset 900 before, and up to 80 since" in str(margin)
+
+
 def test_several_topics() -> None:
     available = {"a": Topic({0: (0, 9)}), "b": Topic({0: (8, 9)})}
     margin = kafka_margin(available, at(a_0=5, b_0=7), at(a_0=9, b_0=9))
