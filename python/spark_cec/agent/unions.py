@@ -396,8 +396,8 @@ class UnionCalls:
         if union.silence_ms is None:
             return {}
         now, silence_s = self._clock(), union.silence_ms / 1000
-        streams.stands = note_stands(streams.stands, channels, now)
-        found = find_silent(channels, union.bucket_ms, streams.stands, now - silence_s, union.absent)
+        streams.stands = note_stands(streams.stands, channels, union.bucket_ms, now)
+        found = find_silent(streams.stands, now - silence_s, union.absent)
         if found and not streams.has_state and now - streams.asked_at >= silence_s / 4:
             streams.asked_at, streams.has_state = now, has_state(query)
         if not found or not streams.has_state:

@@ -213,38 +213,42 @@ def note_holders(
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A channel's boundary, and since when it is there, s by the reader's clock."""
+    """A channel's boundary.
+
+    `behind_since`: since when it is there, and the writer of another channel says that its own is a bucket further, s
+    by the reader's clock. None: no writer says so. Then the channels may all have no rows.
+    """
 
     boundary_ms: int
-    since: float
+    behind_since: float | None
 
 
-def note_stands(known: Mapping[str, Stand], channels: Iterable[ChannelFacts], now: float) -> dict[str, Stand]:
-    """Since when each channel's boundary is where it is. `known`: the last answer."""
-    boundaries = {each.name: find_boundary(each) for each in channels}
-    return {
-        name: known[name] if name in known and known[name].boundary_ms == ms else Stand(ms, now)
-        for name, ms in boundaries.items()
-    }
-
-
-def find_silent(
-    channels: Sequence[ChannelFacts], bucket_ms: int, stands: Mapping[str, Stand], until: float,
-    absent: Collection[str] = (),
-) -> dict[str, float]:  # fmt: skip
-    """The channels that hold back rows which the reader may have in its state, with since when they stand still.
-
-    Those rows were read, so `find_holders` does not see them. A channel stands still since `until` or longer, and the
-    writer of another one says that its own is a bucket further: so it is no matter of time without rows.
-    """
+def note_stands(
+    known: Mapping[str, Stand], channels: Collection[ChannelFacts], bucket_ms: int, now: float
+) -> dict[str, Stand]:  # fmt: skip
+    """How each channel's boundary stands. `known`: the last answer."""
     said_ms = max((each.said_ms for each in channels if each.said_ms is not None), default=None)
+
+    def note(name: str, ms: int) -> Stand:
+        if said_ms is None or _floor(said_ms, bucket_ms) <= _floor(ms, bucket_ms):
+            return Stand(ms, None)
+        before = known.get(name)
+        stays = before is not None and before.boundary_ms == ms and before.behind_since is not None
+        return before if before is not None and stays else Stand(ms, now)
+
+    return {each.name: note(each.name, find_boundary(each)) for each in channels}
+
+
+def find_silent(stands: Mapping[str, Stand], until: float, absent: Collection[str] = ()) -> dict[str, float]:
+    """The channels that hold back rows which the reader may have in its state, with since when they do.
+
+    Those rows were read, so `find_holders` does not see them. A channel has stood still, and behind another one, since
+    `until` or longer. What it did before the other one went on says nothing: they may have had no rows.
+    """
     return {
-        each.name: stands[each.name].since
-        for each in channels
-        if said_ms is not None
-        and each.name not in absent
-        and stands[each.name].since <= until
-        and _floor(said_ms, bucket_ms) > _floor(find_boundary(each), bucket_ms)
+        name: each.behind_since
+        for name, each in stands.items()
+        if name not in absent and each.behind_since is not None and each.behind_since <= until
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -18,12 +19,15 @@ from spark_cec.availability.epochs import (
     open_epoch,
     read_epoch,
 )
+from spark_cec.availability.failure import Progress
 from spark_cec.errors import DamagedLog
 from spark_cec.log import manifest
 from spark_cec.log.home import absolute_home, is_inside, relative_home
+from spark_cec.log.storage import Storage
 from spark_cec.recovery.facts import Places
 from spark_cec.recovery.fork import fork_query
 from spark_cec.recovery.query_files import QUERY
+from spark_cec.recovery.spark_logs import planned_batches
 from spark_cec.settings import parse_settings
 
 _LOG = logging.getLogger(__name__)
@@ -47,12 +51,24 @@ def make_epoch(checkpoint: str, absent: tuple[str, ...], *, has_passed: bool) ->
 
 def read_until(checkpoint: str, batch: int) -> int | None:
     """The end of the buckets of a flow's batch, event time in ms since 1970; None for batch -1."""
-    if batch < 0:
-        return None
-    entry = open_storage(checkpoint).read(f"offsets/{batch}").decode(errors="replace")
+    return None if batch < 0 else _read_plan(open_storage(checkpoint), batch).until_ms
+
+
+def read_planned(checkpoint: str) -> Progress:
+    """The progress of a query with its newest planned batch, whether or not that one has ended."""
+    place = open_storage(checkpoint)
+    newest = max(planned_batches(place), default=-1)
+    return Progress() if newest < 0 else _read_plan(place, newest)
+
+
+def _read_plan(checkpoint: Storage, batch: int) -> Progress:
+    entry = checkpoint.read(f"offsets/{batch}").decode(errors="replace")
     # Behind its version and its metadata an entry has a line for each source, `-` for one without an offset.
-    offsets = [line for line in entry.splitlines()[2:] if line.startswith("{")]
-    return max((end for each in offsets if (end := manifest.read_bucket_end(each)) is not None), default=None)
+    _, metadata, *offsets = entry.splitlines()
+    ends = [manifest.read_bucket_end(each) for each in offsets if each.startswith("{")]
+    watermark_ms = json.loads(metadata).get("batchWatermarkMs")
+    answered_ms = int(watermark_ms) if isinstance(watermark_ms, int) and watermark_ms > 1 else None
+    return Progress(max((end for end in ends if end is not None), default=None), answered_ms)
 
 
 def find_begin(checkpoint: str, number: int) -> int:

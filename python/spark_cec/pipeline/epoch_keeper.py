@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_cec.agent.logs import cec_directory
@@ -24,7 +25,14 @@ from spark_cec.availability.failure import (
 )
 from spark_cec.availability.union import EpochReads
 from spark_cec.ids import new_id
-from spark_cec.pipeline.epoch_files import close_failed_epochs, delete_epoch, end_epoch, make_epoch, read_until
+from spark_cec.pipeline.epoch_files import (
+    close_failed_epochs,
+    delete_epoch,
+    end_epoch,
+    make_epoch,
+    read_planned,
+    read_until,
+)
 from spark_cec.pipeline.options import Pace, Step, Within
 from spark_cec.pipeline.query_progress import (
     Wait,
@@ -83,13 +91,17 @@ class _OpenEpoch:
     has_answered: bool = False
     runs_on: bool = False
 
-    def suspend(self) -> None:
-        """Stops the query. The rows count until the epoch is closed."""
+    def suspend(self, read_planned: Callable[[], Progress]) -> None:
+        """Stops the query. The rows count until the epoch is closed.
+
+        A stop may come between the rows of a batch and Spark's report of it, so the batch counts that was planned last.
+        """
         if self.query is not None:
             self.runs_on = True
             self.query.stop()
             self.runs_on = False
             self.note_progress(self.query)
+            self.progress = self.progress.join(read_planned())
         self.is_suspended = True  # last: a query that Spark failed to stop is stopped again
 
     def note_progress(self, query: StreamingQuery) -> None:
@@ -209,10 +221,11 @@ class EpochKeeper(Worker):
         """
         own, request = cec_directory(self._checkpoint), self._request
         try:
-            if request is not None and not prepares:
+            is_due = prepares and self._prepared_at != self._progress
+            if request is not None and (is_due or not prepares):
                 self._request = None
                 withdraw_flush(own, request)
-            if prepares and request is None and self._prepared_at != self._progress:
+            if is_due:
                 self._request, self._prepared_at = new_id().hex(), self._progress
                 ask_flush(own, self._request)
         except Exception:
@@ -291,7 +304,7 @@ class EpochKeeper(Worker):
             elif open_ is not None and not open_.is_suspended:
                 step = self._within.find_step(orders, open_.pace, changes_pace=open_.changes_pace)
                 if step is Step.SUSPEND:
-                    open_.suspend()
+                    open_.suspend(partial(self._read_planned, open_))
                 elif step is Step.START_AGAIN:
                     # The new run takes this at its start. An order to the run before would end with that run.
                     open_.absent = open_.absent if orders.leaves_out is None else orders.leaves_out
@@ -332,6 +345,7 @@ class EpochKeeper(Worker):
             self._close(before)
             if before.query is not None:  # it has gone on meanwhile
                 before.note_progress(before.query)
+                before.progress = before.progress.join(self._read_planned(before))
             self._answered = self._answered.join(before.progress)
         pace = self._within.while_away
         open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
@@ -361,10 +375,14 @@ class EpochKeeper(Worker):
         If Spark fails to stop it, the next look tries again. If the start fails, the epoch stays suspended.
         """
         open_.changes_pace = True
-        open_.suspend()
+        open_.suspend(partial(self._read_planned, open_))
         open_.changes_pace, open_.pace = False, pace
         self._start(open_)
         open_.is_suspended = False
+
+    def _read_planned(self, open_: _OpenEpoch) -> Progress:
+        """The progress that a stopped query may have made at most."""
+        return read_planned(epoch_checkpoint(self._checkpoint, open_.epoch.number))
 
     def _pause_ms(self, open_: _OpenEpoch) -> int:
         """How long each row waits. An epoch of an input has let its rows wait already."""

@@ -21,7 +21,7 @@ from spark_cec.agent import bucket_reads, channel_looks, unions
 from spark_cec.agent.channel_looks import find_look_s
 from spark_cec.agent.messages import BucketLeaveRequest
 from spark_cec.agent.reader import ReaderCalls
-from spark_cec.availability.buckets import Backlog
+from spark_cec.availability.buckets import Backlog, advance
 from spark_cec.availability.union import Member
 from spark_cec.availability.union import Union as BucketUnion
 from spark_cec.log.boundary import Boundary, still_holds
@@ -340,27 +340,27 @@ def test_rows_that_were_read_wait_for_a_channel_that_stands_still(
     assert waits() == {}, "that is asked now and then"
     now[0] += 10
     tell("app", 37)
-    assert waits() == {"web": 14_000}, "since it stands still"
+    assert waits() == {"web": 13_000}, "since app went on without it"
     handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
-    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda *_: 7.1)
-    assert waits() == {}, "its boundary is asked every seven seconds"
-    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda *_: 7.0)
-    assert waits() == {"web": 14_000}
+    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda *_: 6.6)
+    assert waits() == {}, "its boundary is asked every 6.6 seconds"
+    monkeypatch.setattr(handler.__self__._channels, "find_pause_s", lambda *_: 6.5)
+    assert waits() == {"web": 13_000}
     has_state.clear()
     now[0] += 1
-    assert waits() == {"web": 15_000}
+    assert waits() == {"web": 14_000}
     kept = {"union": {**bound["union"], "most_wait_ms": 3_000}}
     assert union.plan(**kept)["web"]["until_ms"] == union.offsets["web"]["until_ms"], "it is not given up"
     assert union.plan(absent=["web"], **bound)["app"]["waits_for"] == []
     union.write("app", 36_500, 40_000)
-    assert waits() == {"web": 15_000}, "a row that comes later does not begin the wait anew"
+    assert waits() == {"web": 14_000}, "a row that comes later does not begin the wait anew"
     union.run += 1
     fork = {**bound, "query": "totals/epochs/1/sources"}
     handler.__self__._streams["totals/sources"] = handler.__self__._streams["query"]
     union.plan(**fork)
     now[0] += 1
     found = union.plan(**fork)["app"]
-    assert dict(zip(found["waits_for"], found["held_ms"], strict=True)) == {"web": 16_000}, "nor does a fork"
+    assert dict(zip(found["waits_for"], found["held_ms"], strict=True)) == {"web": 15_000}, "nor does a fork"
 
 
 @pytest.mark.parametrize(("silence_ms", "wait_ms", "look_s"), [
@@ -399,6 +399,10 @@ def test_channels_that_all_stand_still_hold_nothing_back(union: Union, monkeypat
     union.batch(**bound)
     now[0] += 9
     assert union.plan(**bound)["app"]["waits_for"] == []
+    union.agents["app"].ask("boundary", batch=0, generation=1, quiet_ms=48_000, columns={})
+    for waited_s, waits_for in ((0.0, []), (1.9, []), (0.2, ["web"])):  # web follows a batch later, as a rule
+        now[0] += waited_s
+        assert union.plan(**bound)["app"]["waits_for"] == waits_for
 
 
 def test_a_batch_without_rows_comes_after_its_pause(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,6 +483,41 @@ def test_a_log_that_was_begun_anew_has_other_ranges(union: Union) -> None:
     for name in NAMES:
         union.write(name, 100, 4_500)
     assert union.plan()["web"]["until_ms"] == 3_000
+
+
+def test_streams_that_run_notice_a_log_that_was_begun_anew(union: Union) -> None:
+    """Its query was deleted and started again, and has more batches than the stream has read, before it looks again."""
+    union.plan()
+    for second in (4, 8):
+        for name in NAMES:
+            union.write(name, 1_000 * second)
+        union.batch()
+    shutil.rmtree(union.agents["web"].checkpoint)
+    union.agents["web"].begin_run()
+    union.written["web"] = 0
+    for second in range(20, 26):
+        union.write("web", 1_000 * second)
+    with pytest.raises(Refused, match="which has another batch of that number now"):
+        union.plan()
+
+
+def test_a_rollback_while_streams_plan_gives_no_offset_without_an_identity(
+    union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an offset would fit each batch that has its number later."""
+    union.plan()
+    for second in (4, 8, 12):
+        for name in NAMES:
+            union.write(name, 1_000 * second)
+
+    def roll_back(*given: Any) -> Any:
+        moved = advance(*given)
+        take_back(open_storage(union.agents["app"].home), 0, 2)
+        return moved
+
+    monkeypatch.setattr(unions, "advance", roll_back)
+    with pytest.raises(Refused, match="taken back all after batch 0"):
+        union.plan()
 
 
 def test_a_batch_has_a_bound(union: Union) -> None:

@@ -118,22 +118,36 @@ def test_a_channel_that_stands_still_holds_back_what_was_read() -> None:
     def find(now: float, least_s: float = 3.0, absent: tuple[str, ...] = ()) -> dict[str, float]:
         nonlocal stands
         channels = [each.facts() for each in (web, app, tel)]
-        stands = note_stands(stands, channels, now)
-        return find_silent(channels, BUCKET_MS, stands, now - least_s, absent)
+        stands = note_stands(stands, channels, BUCKET_MS, now)
+        return find_silent(stands, now - least_s, absent)
 
     assert find(10.0) == {} == find(15.0), "all stand still"
     web.said_ms = tel.said_ms = 4_900
     assert find(16.0) == {}, "they are in one bucket"
     web.said_ms, tel.said_ms = 6_000, 5_000
-    assert find(17.0) == {"app": 10.0}
-    assert find(17.0, absent=("app",)) == {}
-    assert find(19.9) == {"app": 10.0}
-    assert find(20.0) == {"app": 10.0, "tel": 17.0}, "for three seconds now"
+    assert find(17.0) == {}, "web has only just gone on"
+    assert find(19.9) == {}
+    assert find(20.0) == {"app": 17.0, "tel": 17.0}, "for three seconds now"
+    assert find(20.0, absent=("app",)) == {"tel": 17.0}
     app.said_ms = 4_001
     assert find(20.5) == {"tel": 17.0}, "it is slow, and goes on"
     assert find(23.5) == {"app": 20.5, "tel": 17.0}
     web.said_ms, web.batches = None, [rows_of(60_000)]
     assert find(24.0) == {"app": 20.5}, "web tells nothing but its rows"
+
+
+def test_a_channel_that_follows_after_a_long_pause_holds_nobody_back() -> None:
+    """All had no rows for minutes. One goes on, and the other one follows a batch later."""
+    web, app = Channel("web", said_ms=4_000), Channel("app", said_ms=4_000)
+    stands = dict[str, Stand]()
+    course = (0.0, 4_000, 4_000), (300.0, 4_000, 4_000), (301.0, 304_000, 4_000), (302.0, 305_000, 304_000)
+    for now, web_ms, app_ms in course:
+        web.said_ms, app.said_ms = web_ms, app_ms
+        stands = note_stands(stands, [web.facts(), app.facts()], BUCKET_MS, now)
+        assert find_silent(stands, now - 1.5) == {}, now
+    for now in (302.5, 304.0):
+        stands = note_stands(stands, [web.facts(), app.facts()], BUCKET_MS, now)
+    assert find_silent(stands, 302.5) == {"app": 302.0}
 
 
 def test_the_delay_and_what_the_writer_says_move_the_boundary() -> None:

@@ -49,11 +49,21 @@ COLUMNS = {"window": "bigint", "n": "bigint"}
 
 @dataclass
 class Query(EpochQuery):
-    """A query that also writes: `number` and `batch` are of an epoch, and `log` is its log."""
+    """A query that also writes: `number` and `batch` are of an epoch, `place` is its checkpoint, and `log` its log.
+
+    `at_stop`: what it still does when it is stopped.
+    """
 
     number: int = 0
     batch: int = -1
+    place: Storage | None = None
     log: Storage | None = None
+    at_stop: Callable[[], None] = lambda: None
+
+    def stop(self) -> None:
+        at_stop, self.at_stop = self.at_stop, lambda: None
+        at_stop()
+        super().stop()
 
 
 def stable_rows(batch: int) -> dict[int, int]:
@@ -222,7 +232,7 @@ class World:
             found = read_log_file(log)
             assert found is not None and found.borrows and found.log_id == LOG_ID, self
             assert committed_batch(open_storage(place)) == note.begins_after == batches(log)[-1], self
-        made = Query(number=number, batch=note.begins_after, log=log)
+        made = Query(number=number, batch=note.begins_after, place=open_storage(place), log=log)
         self.forks.append(made)
         return made
 
@@ -235,19 +245,24 @@ class World:
         self.batch += 1
         if self.batch == 0:
             QUERY.write(cec_directory(self.checkpoint), self.query_file)
-        end = json.dumps({"by": "time", "until": until(self.batch), "batch": self.batch, "first": self.batch})
-        self.storage.create(f"offsets/{self.batch}", f"v1\n{{}}\n{end}".encode())
+        self._plan(self.storage, self.batch)
         self._publish(self.log, self.batch, len(stable_rows(self.batch)))
         self.storage.create(f"commits/{self.batch}", b"v1\n{}")
         self.own.until_ms = until(self.batch)
 
-    def fork_step(self) -> None:
-        """The next batch of an epoch that runs."""
+    def fork_step(self, *, reports: bool = True) -> None:
+        """The next batch of an epoch that runs. `reports`: Spark reports its progress, as it does unless it is stopped.
+        """
         for each in self.forks[-1:]:
-            if each.isActive and each.log is not None:
+            if each.isActive and each.log is not None and each.place is not None:
                 each.batch += 1
+                self._plan(each.place, each.batch)
                 self._publish(each.log, each.batch, 2)
-                each.until_ms = until(each.batch)
+                each.until_ms = until(each.batch) if reports else each.until_ms
+
+    def _plan(self, place: Storage, batch: int) -> None:
+        end = json.dumps({"by": "time", "until": until(batch), "batch": batch, "first": batch})
+        place.create(f"offsets/{batch}", f"v1\n{{}}\n{end}".encode())
 
     def _publish(self, log: Storage, batch: int, rows: int) -> None:
         publish(log, Manifest(batch, (), rows, "{}", False, 1, 7))
@@ -424,6 +439,30 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
     assert [each.isActive for each in world.forks] == [False, True]
     world.fork_step()
     world.sink.step()
+    world.heal()
+
+
+def test_rows_of_a_batch_whose_end_was_cut_off_are_not_taken_back_before_stable_ones(
+    made: Callable[..., World],
+) -> None:
+    """The stop of an epoch's query comes when a batch has given out its rows, and before Spark reports it."""
+    world = made(0)
+    world.flow_step()
+    world.away = True
+    world.flow_step()
+    world.look()
+    world.fork_step()
+    world.forks[-1].at_stop = partial(world.fork_step, reports=False)
+    world.away = False
+    world.flow_step()
+    for _ in range(3):
+        world.look()
+        world.sink.step()
+    assert not world.forks[-1].isActive and world.keeper.standing.epoch == 1 and world.sink.tentative
+    world.flow_step()
+    world.look()
+    world.sink.step()
+    assert world.keeper.standing.epoch is None and not world.sink.tentative
     world.heal()
 
 
