@@ -22,6 +22,7 @@ from spark_cec.pipeline.plans import list_servers, read_plan
 from spark_cec.pipeline.replica_checks import (
     list_bounded_columns,
     list_settings,
+    list_times,
     refuse_clock,
     refuse_other_rows,
     refuse_unbounded,
@@ -73,6 +74,7 @@ class Flows:
         self._runs = runs
         self._replica = replica
         self._bounded: dict[str, frozenset[str]] = {}
+        self._times: dict[str, tuple[str, ...]] = {}
         self._schemas: dict[str, StructType] = {}
         self._plans: dict[str, Plan] = {}
         self._servers: dict[str, tuple[str, ...]] = {}
@@ -100,6 +102,10 @@ class Flows:
     def bounded(self) -> dict[str, frozenset[str]]:
         """By flow of a replica, the columns for which it tells below which time no row will come."""
         return dict(self._bounded)
+
+    def times(self) -> dict[str, tuple[str, ...]]:
+        """By flow of a replica, the dates and times in its program."""
+        return dict(self._times)
 
     def servers(self) -> dict[str, tuple[str, ...]]:
         """By flow that reads Kafka, the addresses of its servers."""
@@ -186,7 +192,7 @@ class Flows:
             self._servers[name] = list_servers(made)
         if self._replica is not None:
             refuse_other_rows(flow, made)
-            self._bounded[name] = list_bounded_columns(made)
+            self._bounded[name], self._times[name] = list_bounded_columns(made), list_times(made)
 
     def _call_function(
         self, name: str, session: SparkSession | None = None, epoch: EpochReads | None = None
@@ -314,9 +320,12 @@ class Flows:
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 
     def _find_wait_ms(self, name: str) -> int:
-        """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none."""
+        """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none.
+
+        It is the same for an epoch that delays its rows: that one may stop to do so, and a replica in time counts more.
+        """
         within = self._declared[name].within
-        return 0 if within is None else within.wait_ms - within.pause_ms(within.while_away)
+        return 0 if within is None else within.wait_ms
 
 
 def _check_time(flow: Flow, read: str, column: str, schema: StructType) -> None:

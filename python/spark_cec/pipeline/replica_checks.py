@@ -26,6 +26,12 @@ def list_bounded_columns(made: DataFrame) -> frozenset[str]:
     return frozenset(str(each) for each in _checks(made).boundedColumns(_plan(made)))
 
 
+def list_times(made: DataFrame) -> tuple[str, ...]:
+    """The dates and times that the program of a flow has. One that it reads off a clock is another one in each replica.
+    """
+    return tuple(str(each) for each in _checks(made).times(_plan(made)))
+
+
 def list_settings(session: SparkSession) -> dict[str, str]:
     """The settings of a session that can change the rows of a flow."""
     jvm: Any = session._jvm

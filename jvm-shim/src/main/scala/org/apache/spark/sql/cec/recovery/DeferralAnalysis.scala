@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.util.Locale
+
 import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
@@ -96,7 +98,7 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     case v2: StreamingRelationV2 => judgeTentative(v2).orElse(judgeSource(v2.sourceName, Map.empty)).orElse(judgeTopics(v2, v2.sourceName))
     case v1: StreamingRelation =>
       val name = v1.sourceName.takeWhile(_ != '[')
-      judgeSource(name, v1.dataSource.options).orElse(judgeTopics(v1, name))
+      judgeSource(name, v1.dataSource.options).orElse(judgeTopics(v1, name)).orElse(DeferralAnalysis.judgeColumns(v1))
   }.flatten.headOption
 
   private def judgeTentative(relation: StreamingRelationV2): Option[String] = relation.table match {
@@ -138,10 +140,24 @@ private[recovery] object DeferralAnalysis {
   /** By name, because Spark 4.2 does not have it. */
   val StreamlineAggregator = "spark.sql.streaming.useStreamlineAggregator"
 
-  /** Whether the plan itself has the rows of this leaf. */
+  /**
+   * Whether each start has the same rows of this leaf. A program may read rows of a [[LocalRelation]] from a file, with
+   * Pandas, say. Its plan does not tell.
+   */
   def isFixed(leaf: LeafNode): Boolean = leaf match {
-    case _: LocalRelation | _: OneRowRelation | _: Range => true
+    case local: LocalRelation => local.data.isEmpty
+    case _: OneRowRelation | _: Range => true
     case _ => false
+  }
+
+  /** The file formats whose columns do not depend on what is in the files. */
+  private val WithoutInference = Set("text", "binaryfile")
+
+  /** Why a source may have other columns at the next start. */
+  private def judgeColumns(relation: StreamingRelation): Option[String] = {
+    val format = relation.dataSource.className
+    Option.when(relation.sourceName.startsWith("FileSource") && relation.dataSource.userSpecifiedSchema.isEmpty && !WithoutInference(format.toLowerCase(Locale.ROOT)))(
+      s"the columns of its source are inferred, and another file may change them: give the source a schema")
   }
 
   /** Sources that give the same rows again for the same offsets. */

@@ -6,20 +6,26 @@ import java.util.Locale
 import scala.util.Try
 
 import org.apache.spark.api.python.PythonEvalType
-import org.apache.spark.sql.catalyst.expressions.{AesEncrypt, Attribute, Cast, Expression, GetStructField, PythonUDF, RuntimeReplaceable}
+import org.apache.spark.sql.catalyst.expressions.{AesEncrypt, Attribute, Cast, Expression, GetStructField, PythonUDF, RuntimeReplaceable, VariableReference}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
-import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsWithState, LogicalPlan}
+import org.apache.spark.sql.catalyst.plans.logical.{FlatMapGroupsWithState, LogicalPlan, Project}
 import org.apache.spark.sql.catalyst.trees.TreePattern
 import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.execution.datasources.FileFormat
-import org.apache.spark.sql.types.{DateType, StringType, TimestampNTZType, TimestampType}
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.{DateType, StringType, StructType, TimestampNTZType, TimestampType}
 
 /**
  * Finds expressions that may have another value for the same row. Spark marks most of them; this object looks for the
  * others. [[OrderIndependentAggregates]] judges aggregate functions, and this object judges their arguments.
  */
 private[recovery] object DeterministicExpressions {
-  private val RowFunctions = Set(PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
+  private def rowFunctions: Set[Int] =
+    if (SQLConf.get.getConfString(PandasConversion, "false").toBoolean) Set(PythonEvalType.SQL_BATCHED_UDF)
+    else Set(PythonEvalType.SQL_BATCHED_UDF, PythonEvalType.SQL_ARROW_BATCHED_UDF)
+
+  /** With it a chunk of rows decides the type of a column: integers with a null among them are floating-point numbers. */
+  private val PandasConversion = "spark.sql.legacy.execution.pythonUDF.pandas.conversion.enabled"
 
   /** The functions of plan nodes and of arbitrary-state operators. [[DeterministicNodes]] judges the nodes. */
   private val NodeFunctions = Set(
@@ -36,7 +42,13 @@ private[recovery] object DeterministicExpressions {
 
   /** A reason if an expression of the plan or its subqueries may have another value in a replay. */
   def against(plan: LogicalPlan): Option[String] =
-    plan.collectWithSubqueries { case node => node.expressions ++ findHidden(node) }.iterator.flatten.flatMap(against(_)).nextOption()
+    plan.collectWithSubqueries { case node => expressionsOf(node) ++ findHidden(node) }.iterator.flatten.flatMap(against(_)).nextOption()
+
+  /** The expressions of a node, but not a column that it only hands on. */
+  private def expressionsOf(node: LogicalPlan): Seq[Expression] = node match {
+    case project: Project => project.projectList.filterNot(hasPlaceOfSplit)
+    case other => other.expressions
+  }
 
   /** The expressions within a function, which no rule of Spark sees. */
   private def findHidden(node: LogicalPlan): Seq[Expression] = node match {
@@ -47,6 +59,8 @@ private[recovery] object DeterministicExpressions {
   private def against(expression: Expression): Option[String] = expression match {
     // Spark does not say that each call draws another vector.
     case aes: AesEncrypt if !hasOwnVector(aes) => makeReason(aes)
+    case field: GetStructField if hasPlaceOfSplit(field.child) => if (PlacesOfSplits(field.extractFieldName)) judgePlace(field) else None
+    case metadata if hasPlaceOfSplit(metadata) => judgePlace(metadata)
     // Judge the expression that Spark will compute, such as the random generator behind `uniform`.
     case rewritten: RuntimeReplaceable if !expression.isInstanceOf[AggregateFunction] =>
       Try(rewritten.replacement).fold(_ => makeReason(expression), against(_))
@@ -55,10 +69,10 @@ private[recovery] object DeterministicExpressions {
 
   private def judgeAlone(expression: Expression): Option[String] = expression match {
     case _: AggregateFunction => None
-    case udf: PythonUDF if !RowFunctions(udf.evalType) && !NodeFunctions(udf.evalType) =>
+    case udf: PythonUDF if !rowFunctions(udf.evalType) && !NodeFunctions(udf.evalType) =>
       Some(s"'${udf.name}' is a function of many rows at once, which come in any order")
     case cast: Cast if isSpecialMoment(cast) => Some(s"the plan is not deterministic: ${cast.sql} is read off a clock")
-    case place: GetStructField if isPlaceOfSplit(place) => Some(s"the plan is not deterministic: ${place.sql} depends on how files are split")
+    case variable: VariableReference => Some(s"the plan is not deterministic: ${variable.sql} is a variable of the session, and each start may set it to another value")
     case e if dependsOnMoment(e) || !e.deterministic && e.children.forall(_.deterministic) => makeReason(e)
     case _ => None
   }
@@ -72,8 +86,14 @@ private[recovery] object DeterministicExpressions {
     case _ => false
   }
 
-  private def isPlaceOfSplit(field: GetStructField): Boolean = field.child match {
-    case metadata: Attribute => metadata.name.equalsIgnoreCase(FileFormat.METADATA_NAME) && PlacesOfSplits(field.extractFieldName)
+  private def judgePlace(place: Expression): Option[String] = Some(s"the plan is not deterministic: ${place.sql} depends on how files are split")
+
+  /** Whether this is the column of a file source that tells where a row is. One that is handed on has this name, too. */
+  private def hasPlaceOfSplit(expression: Expression): Boolean = expression match {
+    case metadata: Attribute if metadata.name.equalsIgnoreCase(FileFormat.METADATA_NAME) => metadata.dataType match {
+      case fields: StructType => fields.fieldNames.exists(PlacesOfSplits)
+      case _ => false
+    }
     case _ => false
   }
 

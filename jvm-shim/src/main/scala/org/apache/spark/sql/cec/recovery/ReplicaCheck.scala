@@ -4,7 +4,7 @@ import java.util
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.sql.catalyst.expressions.Attribute
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Literal}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Aggregate, LeafNode, LogicalPlan}
@@ -13,6 +13,7 @@ import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.streaming.OutputMode
+import org.apache.spark.sql.types.{DateType, TimestampNTZType, TimestampType}
 
 /**
  * Judges whether two replicas of a flow give out the same rows, however their input falls into batches. A flow is refused
@@ -43,6 +44,13 @@ private[cec] object ReplicaCheck {
     val kept = if (QuietInputs.isRowByRow(analyzed)) analyzed.output.filter(isTimeOfBuckets(analyzed, _)).map(_.name) else Nil
     (TimeColumns.endsOfWindows(analyzed, OutputMode.Append()) ++ kept).asJava
   }
+
+  /**
+   * The dates and times that the program of a flow has, as SQL. Spark's parser reads `DATE'today'` off a clock, and leaves
+   * no trace of that in the plan.
+   */
+  def times(analyzed: LogicalPlan): util.List[String] = analyzed.collectWithSubqueries { case node => node.expressions }.flatten
+    .flatMap(_.collect { case time @ Literal(_, _: DateType | _: TimestampType | _: TimestampNTZType) => time.sql }).distinct.sorted.asJava
 
   /** The settings of a session that can change the rows of a flow. */
   def settings(session: SparkSession): util.Map[String, String] = SessionSettings.of(session.sessionState.conf).asJava

@@ -15,12 +15,17 @@ import org.apache.spark.sql.internal.SQLConf
  * The session settings that can change the result of a query. Spark keeps these settings with a view. The time zone
  * and ANSI mode are always among them. Streaming settings are in Spark's offset log, or change no value.
  *
- * Sizes of Arrow batches do not count. These sizes split a function's rows into chunks, but a deferred function does
- * not depend on chunks. A user who lowered them after an out-of-memory error must keep the new sizes.
+ * Of the settings below `spark.sql.execution`, which a view does not have, those of Python functions count: they say how
+ * a value is converted. Sizes of Arrow batches do not count. These sizes split a function's rows into chunks, but a
+ * deferred function does not depend on chunks. A user who lowered them after an out-of-memory error must keep the new
+ * sizes.
  */
 private[recovery] object SessionSettings extends CapturesConfig {
+  private val OfFunctions = Seq("spark.sql.execution.pythonUDF.", "spark.sql.execution.pandas.", "spark.sql.legacy.execution.python")
+
   def of(conf: SQLConf): Map[String, String] =
     sqlConfigsToProps(conf, "").filterNot(_._1.startsWith("spark.sql.streaming.")) ++
+      conf.getAllConfs.filter { case (key, _) => OfFunctions.exists(key.startsWith) } ++
       Map(SQLConf.SESSION_LOCAL_TIMEZONE.key -> conf.sessionLocalTimeZone, SQLConf.ANSI_ENABLED.key -> conf.ansiEnabled.toString)
 }
 

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
 import org.apache.spark.api.python.PythonEvalType
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.plans.logical._
@@ -64,6 +65,9 @@ class DeterministicExpressionsSuite extends CecSuite {
     assert(of(GetStructField(metadata, 1)).exists(_.endsWith("depends on how files are split")))
     assert(of(GetStructField(metadata, 0)).isEmpty)
     assert(of(GetStructField(metadata.withName("mine"), 1)).isEmpty)
+    assert(of(CreateStruct(Seq(key, metadata))).exists(_.endsWith("depends on how files are split")), "all of its fields")
+    assert(DeterministicExpressions.against(groupBy(Project(Seq(key, metadata), rows()), Count(key))).isEmpty, "it is handed on")
+    assert(DeterministicExpressions.against(Aggregate(Seq(metadata), Seq(named(Count(key))), rows())).nonEmpty)
   }
 
   test("what Spark rewrites is judged by what it becomes") {
@@ -270,9 +274,11 @@ class DeferralAnalysisSuite extends CecSuite {
     assert(reason(decide(Unheard(counts))) == "it is not known which stateful operators Unheard becomes")
   }
 
-  test("a table beside the stream may change, but rows in the plan may not") {
+  test("a table beside the stream may change, and so may rows that the program has read from it") {
     assert(reason(decide(groupBy(join(source("rate"), LookedUp()), Count(key)))).contains("which may change between a crash and its replay (LookedUp)"))
-    assert(decide(groupBy(join(source("rate"), rows(streaming = false)), Count(key))).mode == "deferred")
+    assert(decide(groupBy(join(source("rate"), rows(streaming = false)), Count(key))).mode == "deferred", "it has no row")
+    val read = LocalRelation(Seq(key), Seq(InternalRow(1L)))
+    assert(reason(decide(groupBy(join(source("rate"), read), Count(key)))).contains("(LocalRelation)"))
     assert(reason(decide(groupBy(Filter(Exists(LookedUp()), source("rate")), Count(key)))).contains("LookedUp"))
   }
 
