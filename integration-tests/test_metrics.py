@@ -27,7 +27,7 @@ def test_prometheus_is_told_of_a_running_query_and_of_a_replay(tmp_path: Path) -
     done = subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    running, replaying, ended = (values(told[when]) for when in ("running", "replaying", "ended"))
+    running, stopped, replaying, ended = (values(told[when]) for when in ("running", "stopped", "replaying", "ended"))
     assert running["query_clicks_batch"] == 4
     assert (running["query_clicks_openWindows"], running["query_clicks_stateRows"]) == (7, 7)
     assert running["query_clicks_dirty"] == 7
@@ -39,6 +39,8 @@ def test_prometheus_is_told_of_a_running_query_and_of_a_replay(tmp_path: Path) -
     assert running["windows_heapBytes"] > running["query_clicks_openWindows"] * 40
     assert running["windows_heapBytes"] > running["windows_besideBytes"] > running["query_clicks_openWindows"] * 20
     assert running["windows_majorFaults"] >= 0
+    assert stopped["query_clicks_late_batch"] == replaying["query_clicks_late_batch"] == 4, "Spark has removed it, too"
+    assert "query_clicks_batch" not in stopped
     assert 0 < replaying["query_clicks_replayBatchesLeft"] <= 4
     assert not any(name.startswith("query_") for name in ended)
     assert ended["agent_alive"] == 1

@@ -1,6 +1,7 @@
 """A query whose metrics are asked for by HTTP: while it runs, while a replay of it runs, and when it has ended.
 
-`python prometheus_job.py DIRECTORY` prints one JSON object with the three pages.
+Another query, whose name begins with that of the first one, runs until then. `python prometheus_job.py DIRECTORY`
+prints one JSON object with the pages.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ def main(root: Path) -> None:
     spark = session(root)
     pages = {}
     feed(root, BATCHES)
-    query = start(spark, root)
+    query, late = start(spark, root, "clicks"), start(spark, root, "clicks_late")
     query.processAllAvailable()
+    late.processAllAvailable()
     pages["running"] = page(spark)
     query.stop()
-    query = start(spark, root, waits=root / "gate")
+    pages["stopped"] = page(spark)
+    query = start(spark, root, "clicks", waits=root / "gate")
     watch(root / "arrived", query)
     pages["replaying"] = page(spark)
     (root / "gate").touch()
     feed(root, 1)
     query.processAllAvailable()
     query.stop()
+    late.stop()
     pages["ended"] = page(spark)
     spark.stop()
     print(json.dumps(pages))
@@ -62,15 +66,16 @@ def session(root: Path) -> SparkSession:
     return builder.getOrCreate()
 
 
-def start(spark: SparkSession, root: Path, waits: Path | None = None) -> StreamingQuery:
+def start(spark: SparkSession, root: Path, name: str, waits: Path | None = None) -> StreamingQuery:
     """Counts by key, a batch for each file."""
     rows = spark.readStream.schema("value long").option("maxFilesPerTrigger", 1).json(str(root / "source"))
     keys = rows.select((f.col("value") % 7).alias("key"))
     if waits is not None:
         keys = keys.select(waiting(waits, root / "arrived")("key").alias("key"))
     counts = keys.groupBy("key").count()
-    writer = counts.writeStream.outputMode("update").queryName("clicks").foreachBatch(nothing)
-    return writer.option("checkpointLocation", str(root / "check")).trigger(processingTime="200 milliseconds").start()
+    writer = counts.writeStream.outputMode("update").queryName(name).foreachBatch(nothing)
+    place = str(root / f"check-{name}")
+    return writer.option("checkpointLocation", place).trigger(processingTime="200 milliseconds").start()
 
 
 def feed(root: Path, files: int) -> None:

@@ -124,6 +124,10 @@ class LogLocationError(CecError):
         return f"log location {self.url!r}: {self.args[1]}"
 
 
+class NoLogYet(LogLocationError):
+    """There is no log, and none is missing: the query has begun none, or needs none."""
+
+
 class AlreadyExists(CecError):
     """A file that must be created exists already. Attribute: `path`."""
 

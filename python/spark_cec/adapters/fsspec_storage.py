@@ -117,6 +117,15 @@ def same_place(one: str, other: str) -> bool:
     return one == other or _place_key(open_storage(one)) == _place_key(open_storage(other))
 
 
+def local_names(url: str) -> tuple[str, ...]:
+    """The absolute name of a place on this machine, and its name behind all links; none for another storage.
+
+    Raises `LogLocationError` as `open_storage`.
+    """
+    path = open_storage(url).local_path("")
+    return () if path is None else (os.path.abspath(path), os.path.realpath(path))  # noqa: PTH100 (resolves no links)
+
+
 def _place_key(storage: Storage) -> tuple[str, str]:
     if isinstance(storage, HdfsStorage):
         return storage.place

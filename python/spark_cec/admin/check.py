@@ -17,7 +17,7 @@ from spark_cec.admin.damage import Finding, damage_findings, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.admin.state import open_catalog
 from spark_cec.checkpoint.eventual import head_at, rebuild
-from spark_cec.errors import DamagedLog, TransientError
+from spark_cec.errors import DamagedLog
 from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
@@ -66,14 +66,12 @@ def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[
     2. Look for the output frames that manifests name.
     3. Rebuild every store at the version that Spark has committed, and at the newest in the log.
 
-    Errors: `NewerFormat`; `TransientError` if the query deleted a file during the read.
+    A running query trims its log meanwhile: then the check goes by what is left.
+
+    Errors: `NewerFormat`.
     """
     storage = place.storage
-    try:
-        report = _rescan_tails(storage, verify(storage))  # 1
-    except FileNotFoundError as error:
-        gone = f"{place.home}: a file was removed while it was read ({error.filename or error})"
-        raise TransientError(f"{gone}: a running query trims its log; try again") from error
+    report = _rescan_tails(storage, verify(storage))  # 1
     batches, _ = manifest.readable_batches(storage)  # 2
     done = committed(place)
     catalog = open_catalog(place)
@@ -101,10 +99,10 @@ def find_lost_output(place: Place) -> list[Finding]:
     storage, catalog = place.storage, open_catalog(place)
     catalog.refresh()
     batches, damaged_cuts = manifest.readable_batches(storage)
-    damaged = [each for _, each in manifest.load_between(storage, batches[0], batches[-1])] if batches else []
+    loaded = [each for _, each in manifest.load_each(storage, batches)]
     return [
         *map(error_finding, damaged_cuts),
-        *(error_finding(each) for each in damaged if isinstance(each, DamagedLog)),
+        *(error_finding(each) for each in loaded if isinstance(each, DamagedLog)),
         *_find_missing_manifests(storage, batches),
         *_find_missing_outputs(storage, catalog.index, batches),
     ]
@@ -113,15 +111,21 @@ def find_lost_output(place: Place) -> list[Finding]:
 def _rescan_tails(storage: Storage, report: VerifyReport) -> VerifyReport:
     """The report after another read of segments that have grown since: a torn tail may have been an unfinished write.
     """
-    return replace(report, segments=tuple(_rescan_tail(storage, segment) for segment in report.segments))
+    again = (_rescan_tail(storage, segment) for segment in report.segments)
+    return replace(report, segments=tuple(each for each in again if each is not None))
 
 
-def _rescan_tail(storage: Storage, report: SegmentReport) -> SegmentReport:
+def _rescan_tail(storage: Storage, report: SegmentReport) -> SegmentReport | None:
     last = report.damages[-1] if report.damages else None
-    if not isinstance(last, Torn) or storage.size(segment_path(report.segment)) <= report.size:
+    if not isinstance(last, Torn):
         return report
-    size = storage.size(segment_path(report.segment))
-    again = list(scan(storage, report.segment, last.offset, size, headers_only=False))
+    try:
+        size = storage.size(segment_path(report.segment))
+        if size <= report.size:
+            return report
+        again = list(scan(storage, report.segment, last.offset, size, headers_only=False))
+    except FileNotFoundError:
+        return None
     damages = tuple(item for item in again if not isinstance(item, FoundFrame))
     frames = report.frames + len(again) - len(damages)
     return SegmentReport(report.segment, size, frames, (*report.damages[:-1], *damages))
@@ -145,12 +149,10 @@ def _find_missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterato
 
 
 def _find_missing_outputs(storage: Storage, index: Index, batches: list[int]) -> Iterator[Finding]:
-    for batch in batches:
-        try:
-            frames = manifest.load(storage, batch).frames
-        except (DamagedLog, FileNotFoundError):
-            # The report already has a damaged manifest. A missing one was retired by the query.
-            continue
+    for batch, found in manifest.load_each(storage, batches):
+        if not isinstance(found, manifest.Manifest):
+            continue  # The report already has a damaged manifest. A missing one was retired by the query.
+        frames = found.frames
         missing = [frame for frame in frames if index.output(bytes.fromhex(frame)) is None]
         if missing and storage.exists(manifest.manifest_path(batch)):
             reason = f"no segment holds {len(missing)} of its {len(frames)} output frames, {missing[0]} first"

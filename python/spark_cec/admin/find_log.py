@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.fsspec_storage import local_names, open_storage
 from spark_cec.admin.read_only import ReadOnlyStorage
-from spark_cec.errors import DamagedLog, LogLocationError, LostLog, SettingsError, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, LogLocationError, LostLog, NoLogYet, SettingsError, UnsuitableCheckpoint
 from spark_cec.log.borrowed import LOAN_FILE, show_borrowed
 from spark_cec.log.bundles import Bundles
 from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
@@ -76,8 +76,9 @@ def find_log(path: str) -> Place:
     """The log at `path`: a checkpoint, or a home. Never writes.
 
     If a checkpoint was copied together with its log, the copy of the log counts, whatever `query.json` names. Errors:
-    `LogLocationError` if there is no log. `UnsuitableCheckpoint` if `query.json` is unreadable or names another query's
-    log. `DamagedLog` if the log is lost, or so damaged that its id is unknown; `NewerFormat`.
+    `LogLocationError` if there is no log, `NoLogYet` if none is missing. `UnsuitableCheckpoint` if `query.json` is
+    unreadable or names another query's log. `DamagedLog` if the log is lost, or so damaged that its id is unknown;
+    `NewerFormat`.
     """
     path = path.rstrip("/") or path
     if Path(path).is_file():
@@ -86,24 +87,40 @@ def find_log(path: str) -> Place:
     if query is not None:
         return _locate_log(path, query)
     if _holds_log(open_to_read(path)):
-        parent = path.removesuffix(f"/{OWN_LOG}")
-        above = _read_query(parent) if parent != path else None
-        return _locate_log(parent, above) if above is not None else _make_place(path)
+        return _find_above(path) or _make_place(path)
     if _holds_log(open_to_read(f"{path}/{OWN_LOG}")):
         return _make_place(f"{path}/{OWN_LOG}", open_to_read(path))
     if open_to_read(path).exists(PIPELINE_FILE):
         one = f"the checkpoint of one of its flows, {path}/flows/<name>"
         raise LogLocationError(path, f"this is the home of a pipeline: give {one}")
-    raise LogLocationError(path, _explain_missing_log(path) or f"there is no log here; {_ADVICE}")
+    raise _explain_missing_log(path)
 
 
-def _explain_missing_log(path: str) -> str | None:
-    """Tells the user what to do about a checkpoint without a log; None if Spark has run no query there."""
+def _find_above(home: str) -> Place | None:
+    """The log at this home by its checkpoint, if it lies in one: its query holds the checkpoint's lease.
+
+    The home may be named from the working directory, or by a link.
+    """
+    for name in dict.fromkeys((home, *local_names(home))):
+        checkpoint = name.removesuffix(f"/{OWN_LOG}")
+        query = _read_query(checkpoint) if checkpoint != name else None
+        if query is not None:
+            return _locate_log(checkpoint, query)
+    return None
+
+
+def _explain_missing_log(path: str) -> LogLocationError:
+    """Tells the user what to do about a checkpoint without a log."""
     checkpoint = open_to_read(path)
     if not planned_batches(checkpoint):
-        return None
+        return NoLogYet(path, f"there is no log here; {_ADVICE}")
     if not has_state(checkpoint):
-        return "this is the checkpoint of a query without state and without the `cec` sink, of which there is no log"
+        without = "this is the checkpoint of a query without state and without the `cec` sink"
+        return NoLogYet(path, f"{without}, of which there is no log")
+    return LogLocationError(path, _explain_missing_state(path, checkpoint))
+
+
+def _explain_missing_state(path: str, checkpoint: Storage) -> str:
     provider = recorded_conf(checkpoint).get(PROVIDER_KEY)
     if provider == PROVIDER:
         return (
@@ -144,7 +161,7 @@ def _locate_log(checkpoint: str, query: Mapping[str, Any]) -> Place:
     has_written = query.get("provider") or has_committed(open_to_read(f"{checkpoint}/{OWN_DIRECTORY}"), committed)
     if committed >= 0 and has_written:
         raise LostLog(recorded)
-    raise LogLocationError(
+    raise NoLogYet(
         recorded, f"the query of {checkpoint} has begun no log here yet; start it first, or {_ADVICE}"
     )
 

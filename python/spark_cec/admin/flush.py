@@ -10,22 +10,26 @@ from spark_cec.admin.committed import committed
 from spark_cec.admin.fall_back import replay_due
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.agent.lease import is_held
-from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import new_id
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.query_files import Flushed, is_under_protocol
+from spark_cec.recovery.query_files import Flushed, defers, is_under_protocol
 from spark_cec.recovery.requests import ask_flush, flush_answer, withdraw_flush
 from spark_cec.recovery.rollback import refuse_during_rollback
 
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S, _LOOK_AT_LOG_EVERY_S = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FlushResult:
-    """The query's answer (None: it did not answer in time), and the wait in seconds."""
+    """The query's answer (None: it did not answer in time), and the wait in seconds.
+
+    `is_written_always`: each batch of this query writes all that it changes, so nobody was asked.
+    """
 
     answer: Flushed | None
     seconds: float
+    is_written_always: bool = False
 
 
 def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
@@ -44,6 +48,8 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
     own = open_storage(f"{place.checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}")
     if is_held(own) is False:
         return FlushResult(_find_written(checkpoint, place, own), 0.0)
+    if not defers(place.query):
+        return _await_written(place, timeout_s)
     request, started = new_id().hex(), time.monotonic()
     has_asked = False
     try:
@@ -57,6 +63,23 @@ def flush_query(checkpoint: str, place: Place, timeout_s: float) -> FlushResult:
             time.sleep(_LOOK_EVERY_S)
     finally:
         withdraw_flush(own, request)
+
+
+def _await_written(place: Place, timeout_s: float) -> FlushResult:
+    """For a query without deferred operators, which nobody asks: it has written all, but at its start it may replay."""
+    started = time.monotonic()
+    while True:
+        done, seconds = committed(place), time.monotonic() - started
+        try:
+            due = replay_due(place)
+            if due is None:
+                return FlushResult(Flushed("", done.batch + 1 if done else 0, ()), seconds, is_written_always=True)
+            if seconds > timeout_s:
+                return FlushResult(None, seconds)
+        except DamagedLog:  # the query may have trimmed its log during the look
+            if seconds > timeout_s:
+                raise
+        time.sleep(_LOOK_AT_LOG_EVERY_S)
 
 
 def _find_written(checkpoint: str, place: Place, own: Storage) -> Flushed:

@@ -21,6 +21,7 @@ from spark_cec.agent.messages import (
     StoreAges,
 )
 from spark_cec.errors import DamagedLog
+from spark_cec.log.scan import Corrupt
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline.status import PipelineStatus
@@ -66,7 +67,7 @@ class LookCalls:
             recovery_ms=max((head.recovery_estimate_ms for head in heads), default=0.0),
             reach=reach,
             recoveries=read_recoveries(own, _RECOVERIES),
-            damages=tuple(map(str, log.catalog.damages)) + ((why,) if why else ()),
+            damages=(*_describe_corrupt(log), *([why] if why else [])),
             stored_bytes=sum(file.size for file in list_segments(log.storage)),
         )
 
@@ -90,6 +91,12 @@ class LookCalls:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return PipelineLookAnswer(home=home, graph=None, status=None)
         return PipelineLookAnswer(home=home, graph={"flows": graph.get("flows", {})}, status=status)
+
+
+def _describe_corrupt(log: OpenLog) -> list[str]:
+    """The damage that somebody must mend. A torn end is none: nothing acknowledged is in it."""
+    corrupt = (each for each in log.catalog.damages if isinstance(each, Corrupt))
+    return [f"{each.segment} at byte {each.offset}: {each.reason}" for each in corrupt]
 
 
 def _read_reach(log: OpenLog, checkpoint: Storage, own: Storage, batch: int) -> tuple[Reach | None, str | None]:

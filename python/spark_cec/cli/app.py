@@ -280,7 +280,11 @@ def flush(
             version = answer.version if answer else None
             print_json({"version": version, "failed": failed, "seconds": round(result.seconds, 3)})
         elif not failed and answer:
-            when = f"after {result.seconds:.1f} s" if answer.request else "since the query was stopped"
+            when = "since the query was stopped"
+            if result.is_written_always:
+                when = "because each batch of this query writes all that it changes"
+            elif answer.request:
+                when = f"after {result.seconds:.1f} s"
             print(f"all is written up to batch {answer.version - 1}, {when}")
         else:
             print("\n".join(f"not written: {line}" for line in failed))

@@ -92,6 +92,8 @@ def print_verification(out: Console, result: Verification) -> None:
     count = len(result.findings)
     verdict = Text(f"{counted(count, 'damage')} found: ", "bold red") if count else Text("ok: ", "green")
     out.print(verdict + Text(", ".join(sums)))
+    if result.place.checkpoint is None:
+        out.print("no checkpoint was given: stores were rebuilt as the log has them, and Spark may have committed more")
     if result.decided:
         out.print(describe_fallback(result.decided))
 

@@ -279,15 +279,16 @@ def load_between(storage: Storage, first: int, last: int) -> Iterator[tuple[int,
         if not there:
             return
         first, last = max(first, there[0]), min(last, there[-1])
-    yield from _load_each(storage, range(max(first, 0), last + 1))
+    yield from load_each(storage, range(max(first, 0), last + 1))
 
 
 def load_back(storage: Storage, last: int, first: int) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
     """As `load_between`, from `last` back to `first`."""
-    yield from _load_each(storage, range(last, max(first, 0) - 1, -1))
+    yield from load_each(storage, range(last, max(first, 0) - 1, -1))
 
 
-def _load_each(storage: Storage, wanted: range) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
+def load_each(storage: Storage, wanted: Sequence[int]) -> Iterator[tuple[int, Manifest | DamagedLog | None]]:
+    """As `load_between`, for any batches: a search for damage takes those that do not count, too."""
     most = reads_at_once(storage)
     if storage.can_append or len(wanted) <= 1:
         yield from (_load_or_damage(storage, batch) for batch in wanted)

@@ -13,7 +13,7 @@ from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.bundles import damaged_bundles
 from spark_cec.log.frame import Bad, CommitFlags, CommitMeta, Frame, NeedMore, Newer, parse_frame
 from spark_cec.log.home import read_log_id
-from spark_cec.log.manifest import load, readable_batches, retired_before
+from spark_cec.log.manifest import load_each, readable_batches, retired_before
 from spark_cec.log.record import decode_records, decode_table
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Torn, scan
 from spark_cec.log.segment import Location, list_segments, segment_path
@@ -115,8 +115,12 @@ class VerifyReport:
 
 
 def verify(storage: Storage) -> VerifyReport:
-    """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`."""
-    sound = [_verify_segment(storage, file.name, file.size) for file in list_segments(storage)]
+    """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`.
+
+    Leaves out what a running query deletes meanwhile: whether all that is needed is there, others look.
+    """
+    found = (_verify_segment(storage, file.name, file.size) for file in list_segments(storage))
+    sound = [each for each in found if each is not None]
     damaged = [SegmentReport(each.segment, each.bytes_lost, 0, (each,)) for each in damaged_bundles(storage)]
     segments = (*sound, *damaged)
     batches, damaged_cuts = readable_batches(storage)
@@ -124,18 +128,21 @@ def verify(storage: Storage) -> VerifyReport:
     checks: list[Callable[[], object]] = [
         partial(read_log_id, storage),
         partial(retired_before, storage),
-        *(partial(load, storage, batch) for batch in batches),
     ]
     for check in checks:
         try:
             check()
         except DamagedLog as error:
             files.append(error)
+    files += [each for _, each in load_each(storage, batches) if isinstance(each, DamagedLog)]
     return VerifyReport(segments, tuple(files))
 
 
-def _verify_segment(storage: Storage, segment: str, size: int) -> SegmentReport:
-    found = list(scan(storage, segment, size=size, headers_only=False))
+def _verify_segment(storage: Storage, segment: str, size: int) -> SegmentReport | None:
+    try:
+        found = list(scan(storage, segment, size=size, headers_only=False))
+    except FileNotFoundError:
+        return None
     damages = tuple(item for item in found if not isinstance(item, FoundFrame))
     return SegmentReport(segment, size, len(found) - len(damages), damages)
 

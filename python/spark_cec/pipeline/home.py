@@ -240,14 +240,14 @@ class PipelineHome:
         except (KeyError, ValueError, TypeError) as error:
             raise NoHome(f"{self.home}/{STATUS_FILE} cannot be read: {error!r}") from error
 
-    def recorded_flows(self) -> list[str]:
-        """The names of the flows and sinks of the recorded graph. Raises `NoHome`."""
+    def recorded_flows(self) -> dict[str, bool]:
+        """The names of the flows and sinks of the recorded graph; True for a sink. Raises `NoHome`."""
         fields = self._read(PIPELINE_FILE)
         if fields is None:
             raise NoHome(f"{self.home} is no home of a pipeline that was ever started: it has no {PIPELINE_FILE}")
         if not isinstance(fields.get("flows"), dict):
             raise NoHome(f"{self.home}/{PIPELINE_FILE} holds no graph; restore it from a copy")
-        return list(fields["flows"])
+        return {name: bool(node.get("sink")) for name, node in fields["flows"].items()}
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:

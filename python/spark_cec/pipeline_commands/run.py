@@ -28,7 +28,7 @@ from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, choose_flows
 from spark_cec.pipeline.home import PipelineHome, open_homes
 from spark_cec.pipeline.load import load_pipeline
-from spark_cec.pipeline.replicas import check_replicas, parse_replica
+from spark_cec.pipeline.replicas import FRESH_S, check_replicas, parse_replica
 from spark_cec.pipeline.status import CapacityStatus, FlowStatus, PipelineStatus, State
 
 if TYPE_CHECKING:
@@ -72,12 +72,14 @@ Examples:
 \b
 Exit codes:
   0  it runs, or was stopped
-  1  a flow has failed, or the driver has said nothing for 30 seconds; in replicas, of one of them
+  1  a flow has failed, or the driver has said nothing for 75 seconds, or for ten minutes of its start; in replicas, of
+     one of them
   2  wrong usage, or there is no pipeline
 """
 
-SILENT_S = 30.0
-"""A driver that has said nothing for so long, and has not said that it is over, is gone."""
+SILENT_S, STARTS_S = FRESH_S, 600.0
+"""A driver that has said nothing for so long, and has not said that it is over, is gone. While Spark starts, which may
+wait for a cluster, it says nothing."""
 
 _LOOK_S = 0.5
 _COLOURS = {
@@ -343,7 +345,8 @@ def _silent_s(now: PipelineStatus) -> float:
 
 
 def _is_gone(now: PipelineStatus) -> bool:
-    return not now.is_over and _silent_s(now) > SILENT_S
+    starts = all(flow.state is State.STARTING for flow in now.flows)
+    return not now.is_over and _silent_s(now) > (STARTS_S if starts else SILENT_S)
 
 
 @contextmanager

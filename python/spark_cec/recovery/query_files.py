@@ -193,6 +193,11 @@ def mark_migrated(own: Storage, target: str) -> None:
     LEFT.write(own, {"carried_to": target})
 
 
+def defers(query: Mapping[str, Any]) -> bool:
+    """Whether some operator of `query` (`query.json`) may leave windows dirty at the end of a batch."""
+    return query.get("mode") not in ("eager", "stateless")
+
+
 def is_under_protocol(query: Mapping[str, Any] | None) -> bool:
     """Whether `query` (`query.json`) is a flow whose stores write at the checkpoints of a pipeline's protocol."""
     return query is not None and PREFIX + "protocol" in (query.get("settings_conf") or {})

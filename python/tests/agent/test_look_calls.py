@@ -57,6 +57,30 @@ def test_bounds_and_reach_of_a_query(agent: Agent) -> None:
     assert found["stored_bytes"] > 0 and "Q=" in found["settings"]
 
 
+def test_a_torn_end_is_no_damage_and_changed_bytes_are(agent: Agent, tmp_path: Path) -> None:
+    """As after the end of a machine. Nothing acknowledged is in it, so nobody must mend it."""
+
+    def damages_of(name: str) -> list[str]:
+        (tmp_path / name).mkdir()
+        later = Agent(tmp_path / name, Path(agent.checkpoint))
+        try:
+            later.begin_run(2, decision=WITH_STATE)
+            return list(later.ask("look")["damages"])
+        finally:
+            later.calls.close()
+
+    run_batches(agent, 3)
+    agent.ask("release")
+    (segment,) = Path(agent.home).glob("segments/*")
+    whole = segment.read_bytes()
+    other = segment.with_name(segment.name.replace(segment.name[:8], "00000000"))
+    other.write_bytes(whole[:-9])
+    assert damages_of("torn") == []
+    other.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
+    damages = damages_of("corrupt")
+    assert damages and all(" at byte " in each and "Corrupt(" not in each for each in damages), damages
+
+
 def test_the_reach_is_compared_with_what_the_sources_said_last(agent: Agent) -> None:
     tip = Tip()
     for batch in range(3):  # the window of batch 0 is written once, so a recovery needs batches 1 and 2

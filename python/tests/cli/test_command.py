@@ -273,6 +273,27 @@ def test_a_flush_by_the_home_of_the_log_finds_the_run(checkpoint: Checkpoint) ->
         leases.close()
 
 
+def test_a_query_without_deferred_operators_has_always_written_all(checkpoint: Checkpoint) -> None:
+    """It runs, and nobody asks it: it looks for no request."""
+    query = checkpoint.path / "cec" / "query.json"
+    query.write_text(json.dumps({**json.loads(query.read_text()), "mode": "eager"}))
+    leases, own = CheckpointLeases(), open_storage(str(checkpoint.path / "cec"))
+    leases.hold(str(checkpoint.path), own)
+    try:
+        replays = run("flush", str(checkpoint.path), "--timeout", "0")
+        assert replays.exit_code == 1 and "has not answered" in replays.stdout, "what is dirty is of a run before"
+        for batch in range(4):
+            for log in ("offsets", "commits"):
+                (checkpoint.path / log / str(batch)).unlink()
+        checkpoint.commit(0)  # of which the log says that nothing is dirty since
+        done = run("flush", str(checkpoint.path))
+    finally:
+        leases.close()
+    assert (done.exit_code, done.stdout) == (
+        0, "all is written up to batch 0, because each batch of this query writes all that it changes\n"
+    )  # fmt: skip
+
+
 def test_a_query_that_stops_in_good_order_during_a_flush_has_written_all(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

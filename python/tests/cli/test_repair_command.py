@@ -275,6 +275,24 @@ def test_a_log_whose_query_runs_is_not_repaired_by_whatever_name(checkpoint: Che
     assert {path: content for path, content in files(home).items() if path != "lock"} == before
 
 
+@pytest.mark.parametrize("named", ["cec/log", "./cec/../cec/log/", "log", ".", "linked"])
+def test_a_log_inside_the_checkpoint_is_not_repaired_while_its_query_runs(
+    checkpoint: Checkpoint, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its query holds the lease of the checkpoint, and none of the log."""
+    checkpoint.segment.write_bytes(checkpoint.segment.read_bytes() + bytes(40))
+    monkeypatch.chdir({"log": checkpoint.path / "cec", ".": checkpoint.home}.get(named, checkpoint.path))
+    if named == "linked":
+        (checkpoint.path / "linked").symlink_to(checkpoint.home)
+    before = files(checkpoint.home)
+    with (checkpoint.path / "cec" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = run("repair", named)
+    assert result.exit_code == 2 and "is running already" in result.stderr, result.output
+    assert files(checkpoint.home) == before
+    assert answer(run("verify", named, "--json"))["committed_batch"] == 3
+
+
 def test_a_query_that_runs_is_not_repaired(checkpoint: Checkpoint) -> None:
     checkpoint.lose(STORES[0], 3)
     before = files(checkpoint.path)

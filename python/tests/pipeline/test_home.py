@@ -29,6 +29,7 @@ from spark_cec.pipeline.replicas import Replica
 from spark_cec.pipeline.status import FlowStatus, HeldFor, PipelineStatus, State
 from spark_cec.pipeline_commands.app import make_app
 from spark_cec.pipeline_commands.run import SILENT_S, make_table
+from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from tests.log.support import WRITER_ID, ObjectStore
 
 A, OUT = Node("a"), Node("out", ("a",), is_sink=True)
@@ -180,6 +181,13 @@ def test_a_failed_flow_is_in_the_exit_code_and_so_is_a_driver_that_is_gone(tmp_p
     assert run("status", str(tmp_path))[0] == 0
 
 
+@pytest.mark.parametrize(("state", "age_s", "code"), [("starting", 90, 0), ("starting", 610, 1), ("running", 90, 1)])
+def test_a_driver_that_waits_for_a_cluster_is_not_gone(tmp_path: Path, state: str, age_s: float, code: int) -> None:
+    """It writes its status once before Spark starts."""
+    PipelineHome(str(tmp_path)).write_status(status_of(tmp_path, FlowStatus("a", State(state)), age_s=age_s))
+    assert run("status", str(tmp_path))[0] == code
+
+
 def test_status_and_verify_show_both_replicas(tmp_path: Path) -> None:
     homes = {name: PipelineHome.of(GRAPH, str(tmp_path), Replica(name, str(tmp_path))) for name in "ab"}
     for home in homes.values():
@@ -300,6 +308,34 @@ def written_flow(place: Path, batches: int) -> Path:
     log.close()
     (segment,) = (place / "cec" / "log" / "segments").iterdir()
     return segment
+
+
+def test_verify_says_that_a_flow_has_lost_its_log(tmp_path: Path) -> None:
+    PipelineHome(str(tmp_path)).take(GRAPH, {})
+    flow = tmp_path / "flows" / "a"
+    for log in ("offsets", "commits"):
+        (flow / log).mkdir(parents=True)
+        (flow / log / "0").write_text('v1\n{"conf":{}}')
+    code, text = run("verify", str(tmp_path), "--json")
+    (a, out) = json.loads(text)["flows"]
+    assert (code, a["ok"], out["ok"]) == (1, False, True), "a sink without state has no log"
+    assert [each["kind"] for each in a["damages"]] == ["lost"] and "restore it" in a["damages"][0]["reason"]
+    (flow / "state" / "0" / "_metadata").mkdir(parents=True)
+    (flow / "state" / "0" / "_metadata" / "metadata").write_text("v1\n{}")
+    (flow / "offsets" / "0").write_text(f'v1\n{{"conf":{{"{PROVIDER_KEY}":"{PROVIDER}"}}}}')
+    code, text = run("verify", str(tmp_path))
+    assert code == 1 and "whose cec directory is gone" in " ".join(text.split()) and "damage in a" in text
+
+
+def test_verify_goes_on_after_a_flow_that_cannot_be_read(tmp_path: Path) -> None:
+    PipelineHome(str(tmp_path)).take(GRAPH, {})
+    (tmp_path / "flows" / "a" / "cec").mkdir(parents=True)
+    (tmp_path / "flows" / "a" / "cec" / "query.json").write_text("{")
+    written_flow(tmp_path / "flows" / "out", 2)
+    code, text = run("verify", str(tmp_path), "--json")
+    (a, out) = json.loads(text)["flows"]
+    assert (code, a["ok"], out["ok"], out["output_batches"]) == (2, False, True, 2)
+    assert "query.json cannot be read" in a["error"]
 
 
 def test_verify_reads_the_logs_of_all_flows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.metrics
 
 import java.util.concurrent.ConcurrentHashMap
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.streaming.StreamingQueryProgress
@@ -28,9 +29,19 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
 
   def note(progress: StreamingQueryProgress): Unit = newest = Some(progress)
 
-  def remove(): Unit = {
+  def add(): Unit = QuerySource.synchronized {
+    QuerySource.there += this
+    register()
+  }
+
+  /** Spark removes every source whose name begins with this one's, so those of other queries are registered again. */
+  def remove(): Unit = QuerySource.synchronized {
     QuerySource.remainingBatches.remove(checkpoint)
+    QuerySource.there -= this
     unregister()
+    val others = QuerySource.there.filter(_.sourceName.startsWith(sourceName)).toSeq
+    others.foreach(_.unregister())
+    others.foreach(_.register())
   }
 
   private def readMetric(metric: String): Seq[Long] =
@@ -40,6 +51,9 @@ private[cec] final class QuerySource(query: String, checkpoint: String) extends 
 private[cec] object QuerySource {
   /** By checkpoint, the batches that a replay must still run. */
   private val remainingBatches = new ConcurrentHashMap[String, Long]()
+
+  /** The sources in Spark's metrics system. */
+  private val there = mutable.Set.empty[QuerySource]
 
   def replaying(checkpoint: String, batchesLeft: Long): Unit = remainingBatches.put(checkpoint, batchesLeft)
 }

@@ -99,7 +99,7 @@ private[recovery] final class StartedRun(
     val known = name.getOrElse(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
     try {
       val metrics = new QuerySource(known, run.checkpoint)
-      metrics.register()
+      metrics.add()
       source = Some(metrics)
     } catch {
       case NonFatal(e) => logWarning(s"Spark CEC: query $known is not in Spark's metrics", e)

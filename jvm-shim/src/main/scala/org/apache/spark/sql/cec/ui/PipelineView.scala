@@ -29,8 +29,11 @@ private[ui] final case class PipelineView(
     name: String, home: String, level: Level, capacity: Option[String], protocol: String, writtenMs: Long, flows: Seq[FlowView], note: Option[Note])
 
 private[ui] object PipelineView {
-  /** The driver writes its status each second, and a status this old is not today's. */
-  private val SilentMs = 30000L
+  /** The driver writes its status each second, if the storage answers. A status this old is not today's. */
+  private val SilentMs = 75000L
+
+  /** While Spark starts, which may wait for a cluster, the driver writes none. */
+  private val StartsMs = 600000L
 
   /** The home of the pipeline that a query with this checkpoint would be a flow of. */
   def homeOf(checkpoint: String): Option[String] = checkpoint.lastIndexOf("/flows/") match {
@@ -49,7 +52,8 @@ private[ui] object PipelineView {
       val known = graph.path("flows")
       val flows = status.path("flows").elements.asScala.map(flow => readFlow(flow, known.path(flow.get("name").asText), nowMs)).toVector
       val written = status.path("wall_ms").asLong
-      val silent = Option.when(nowMs - written > SilentMs && flows.exists(flow => !Over.contains(flow.state)))(
+      val mostMs = if (flows.forall(_.state == "starting")) StartsMs else SilentMs
+      val silent = Option.when(nowMs - written > mostMs && flows.exists(flow => !Over.contains(flow.state)))(
         Note(Level.Bad, s"its driver (process ${status.path("pid").asLong}) has written no status for ${(nowMs - written) / 1000} s"))
       val note = silent.orElse(look.problem.map(why => Note(Level.Warning, s"this status may be old: $why")))
       PipelineView(
