@@ -491,14 +491,14 @@ def test_streams_that_run_notice_a_log_that_was_begun_anew(union: Union) -> None
     for second in (4, 8):
         for name in NAMES:
             union.write(name, 1_000 * second)
-        union.batch()
+        union.batch(checked=True)
     shutil.rmtree(union.agents["web"].checkpoint)
     union.agents["web"].begin_run()
     union.written["web"] = 0
     for second in range(20, 26):
         union.write("web", 1_000 * second)
     with pytest.raises(Refused, match="which has another batch of that number now"):
-        union.plan()
+        union.plan(checked=True)
 
 
 def test_a_rollback_while_streams_plan_gives_no_offset_without_an_identity(
