@@ -102,6 +102,27 @@ def since_yesterday(spark: SparkSession, root: Path) -> DataFrame:
     return events(spark, root).where("to_date(ts) >= 'yesterday'").groupBy("key").count()
 
 
+def since_variable(spark: SparkSession, root: Path) -> DataFrame:
+    spark.sql("DECLARE OR REPLACE VARIABLE cutoff DATE DEFAULT current_date()")
+    return events(spark, root).where("to_date(ts) >= cutoff").groupBy("key").count()
+
+
+def named_by_table(spark: SparkSession, root: Path) -> DataFrame:
+    names = spark.sql("SELECT * FROM VALUES (1L, 'one'), (2L, 'two') AS names(key, name)")
+    return events(spark, root).join(names, "key").groupBy("name").count()
+
+
+def inferred(spark: SparkSession, root: Path) -> DataFrame:
+    (root / "events" / "left").mkdir(parents=True, exist_ok=True)
+    feeds.write_file(root / "events" / "left", "left", 0, 10)
+    spark.conf.set(f"{STREAMING}schemaInference", "true")
+    return spark.readStream.json(str(root / "events" / "left")).groupBy("key").count()
+
+
+def places(spark: SparkSession, root: Path) -> DataFrame:
+    return events(spark, root).select("key", "_metadata").distinct()
+
+
 def limited(spark: SparkSession, root: Path) -> DataFrame:
     return events(spark, root).limit(5)
 
@@ -198,6 +219,18 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
         [False],
         "depends on how files are split",
     ),
+    "origin of a row": (
+        with_column("struct(seq, _metadata)"),
+        "update",
+        {},
+        "eager",
+        [False],
+        "depends on how files are split",
+    ),
+    "origins of rows": (places, "append", {}, "eager", [False], "depends on how files are split"),
+    "a variable": (since_variable, "update", {}, "eager", [False], "is a variable of the session"),
+    "a table of the program": (named_by_table, "update", {}, "eager", [False], "(LocalRelation)"),
+    "inferred columns": (inferred, "update", {}, "eager", [False], "give the source a schema"),
     "a function": (on("count-windows"), "append", {}, "eager", [False], "functions.orderFree=on"),
     "a function, vouched for": (
         on("count-windows"),

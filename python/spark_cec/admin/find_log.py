@@ -117,11 +117,12 @@ def _explain_missing_log(path: str) -> LogLocationError:
     if not has_state(checkpoint):
         without = "this is the checkpoint of a query without state and without the `cec` sink"
         return NoLogYet(path, f"{without}, of which there is no log")
-    return LogLocationError(path, _explain_missing_state(path, checkpoint))
-
-
-def _explain_missing_state(path: str, checkpoint: Storage) -> str:
     provider = recorded_conf(checkpoint).get(PROVIDER_KEY)
+    kind = LogLocationError if provider in (None, PROVIDER) else NoLogYet
+    return kind(path, _explain_missing_state(path, provider))
+
+
+def _explain_missing_state(path: str, provider: str | None) -> str:
     if provider == PROVIDER:
         return (
             "this is the checkpoint of a query on Spark CEC whose cec directory is gone, which says where its log is: "

@@ -33,6 +33,7 @@ class _Found:
     number: int
     asks: BucketEndRequest
     facts: ChannelFacts
+    pause_ms: int
 
 
 class EpochReadCalls:
@@ -69,7 +70,7 @@ class EpochReadCalls:
         known = {replica: each for replica, each in found.items() if each is not None}
         self._forget_others(request, known.values())
         epochs = {
-            replica: OpenEpoch(each.number, find_stable_end([each.facts], bucket_ms) or 0)
+            replica: OpenEpoch(each.number, find_stable_end([each.facts], bucket_ms) or 0, each.pause_ms)
             for replica, each in known.items()
         }
         ends = {replica: each.end_ms for replica, each in standings.items()}
@@ -101,7 +102,8 @@ class EpochReadCalls:
             # Up to the fork its batches are the flow's.
             known = self._firsts.get((request.query, request.source), {}).get(path, 0)
             asks = _ask(request, path, copy.replica, epoch.number, max(known, min(flow.first, epoch.begins_after + 1)))
-            return _Found(epoch.number, asks, self._channels.look_at(asks, union.members[request.own], union))
+            facts = self._channels.look_at(asks, union.members[request.own], union)
+            return _Found(epoch.number, asks, facts, epoch.pause_ms)
         except (CecError, OSError) as error:
             self._unions.warn(request.query, f"an epoch at {copy.path} is not read: {error}")
             return None

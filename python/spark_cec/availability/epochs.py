@@ -26,7 +26,7 @@ class Epoch:
     the channels for which it did not wait when it was opened. `closed_after`: None while it is open. Else the flow's
     output up to that batch replaces the epoch's. `wall_ms` is the time of the last change, in ms since 1970.
     `has_passed`: the flow's output up to `follows` replaces that of all epochs before this one. Else the rows of the
-    one before it stay until this one has rows.
+    one before it stay until this one has rows. `pause_ms`: how long each row waits in it; releases before did not say.
     """
 
     number: int
@@ -36,6 +36,7 @@ class Epoch:
     wall_ms: int
     closed_after: int | None = None
     has_passed: bool = False
+    pause_ms: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -83,10 +84,15 @@ def open_epoch(flow: Storage, epoch: Epoch) -> None:
     flow.create(_path(epoch.number), _encode(epoch))
 
 
+def change_epoch(flow: Storage, epoch: Epoch) -> None:
+    """Replaces the note of an epoch."""
+    flow.replace(_path(epoch.number), _encode(epoch))
+
+
 def close_epoch(flow: Storage, epoch: Epoch, after: int, wall_ms: int) -> Epoch:
     """Notes that the epoch's rows do not count any more: the flow's output up to batch `after` replaces them."""
     closed = replace(epoch, closed_after=after, wall_ms=wall_ms)
-    flow.replace(_path(epoch.number), _encode(closed))
+    change_epoch(flow, closed)
     return closed
 
 
@@ -109,7 +115,7 @@ def read_epoch(flow: Storage, number: int) -> Epoch | None:
         return Epoch(
             int(fields["number"]), int(fields["begins_after"]), int(fields["follows"]),
             tuple(map(str, fields["absent"])), int(fields["wall_ms"]), None if closed is None else int(closed),
-            bool(fields.get("has_passed", False)),
+            bool(fields.get("has_passed", False)), int(fields.get("pause_ms", 0)),
         )  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedLog(path, 0, f"no note of an epoch: {error!r}") from error

@@ -21,10 +21,14 @@ A change takes all rows of the first one back, so a small difference is no reaso
 
 @dataclass(frozen=True, slots=True)
 class OpenEpoch:
-    """An epoch that is open. `end_ms`: the end of the buckets that are stable in its channel, ms since 1970."""
+    """An epoch that is open. `end_ms`: the end of the buckets that are stable in its channel, ms since 1970.
+
+    `pause_ms`: how long each row waits in it, so that its end is behind what has come by so much.
+    """
 
     number: int
     end_ms: int
+    pause_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,11 @@ def choose_epoch(
     stable_ms = max([until_ms, *ends.values()])
     # A replica without an epoch is in time, or its driver is gone. If it is in time, it is less than `wait_ms` behind.
     in_time = ends.keys() - epochs.keys() - set(still)
-    least_ms = stable_ms + wait_ms if in_time else stable_ms
-    due = {replica: each.end_ms for replica, each in epochs.items() if each.end_ms > least_ms}
+    due = {
+        replica: each.end_ms
+        for replica, each in epochs.items()
+        if each.end_ms > stable_ms and (not in_time or each.end_ms + each.pause_ms > stable_ms + wait_ms)
+    }
     if present is not None:
         # The other replica may be gone, and its epoch old. The next epoch of the same replica knows more.
         known_ms = min(due.get(present.replica, present.until_ms), present.until_ms)

@@ -6,12 +6,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage, remove_all
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.availability.epochs import (
     Epoch,
+    change_epoch,
     close_epoch,
     epoch_checkpoint,
     forget_epochs,
@@ -33,10 +35,10 @@ from spark_cec.settings import parse_settings
 _LOG = logging.getLogger(__name__)
 
 
-def make_epoch(checkpoint: str, absent: tuple[str, ...], *, has_passed: bool) -> Epoch:
+def make_epoch(checkpoint: str, absent: tuple[str, ...], *, has_passed: bool, pause_ms: int = 0) -> Epoch:
     """Forks the flow at the URL `checkpoint`, and notes the epoch: its rows count from now on.
 
-    `has_passed`: the flow has given out all that earlier epochs have.
+    `has_passed`: the flow has given out all that earlier epochs have. `pause_ms`: how long each row waits in it.
 
     Errors: `ForkError`, and those of the storage. Then nobody knows whether there is a note: `close_failed_epochs`.
     """
@@ -44,9 +46,17 @@ def make_epoch(checkpoint: str, absent: tuple[str, ...], *, has_passed: bool) ->
     number = max(list_numbers(flow), default=0) + 1
     begins_after = _fork(checkpoint, number)
     follows = _find_newest_rows(checkpoint, begins_after)
-    epoch = Epoch(number, begins_after, follows, absent, _now_ms(), has_passed=has_passed)
+    epoch = Epoch(number, begins_after, follows, absent, _now_ms(), has_passed=has_passed, pause_ms=pause_ms)
     open_epoch(flow, epoch)
     return epoch
+
+
+def note_pause(checkpoint: str, epoch: Epoch, pause_ms: int) -> Epoch:
+    """Notes how long each row waits in an open epoch from now on. The caller has confirmed that the home is its own."""
+    changed = replace(epoch, pause_ms=pause_ms, wall_ms=_now_ms())
+    if pause_ms != epoch.pause_ms:
+        change_epoch(open_storage(checkpoint), changed)
+    return changed
 
 
 def read_until(checkpoint: str, batch: int) -> int | None:

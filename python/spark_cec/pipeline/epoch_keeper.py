@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_cec.agent.logs import cec_directory
@@ -30,6 +29,7 @@ from spark_cec.pipeline.epoch_files import (
     delete_epoch,
     end_epoch,
     make_epoch,
+    note_pause,
     read_planned,
     read_until,
 )
@@ -91,17 +91,13 @@ class _OpenEpoch:
     has_answered: bool = False
     runs_on: bool = False
 
-    def suspend(self, read_planned: Callable[[], Progress]) -> None:
-        """Stops the query. The rows count until the epoch is closed.
-
-        A stop may come between the rows of a batch and Spark's report of it, so the batch counts that was planned last.
-        """
+    def suspend(self) -> None:
+        """Stops the query. The rows count until the epoch is closed."""
         if self.query is not None:
             self.runs_on = True
             self.query.stop()
             self.runs_on = False
             self.note_progress(self.query)
-            self.progress = self.progress.join(read_planned())
         self.is_suspended = True  # last: a query that Spark failed to stop is stopped again
 
     def note_progress(self, query: StreamingQuery) -> None:
@@ -166,6 +162,7 @@ class EpochKeeper(Worker):
         self._answered = Progress()
         self._may_have_left = False
         self._rests_until = 0.0
+        self._unread = set[int]()  # the epochs whose query was stopped since, and may have planned one more batch
         self._prepared_at: Progress | None = None
         self._request: str | None = None
         self._closed: deque[_ClosedEpoch] = deque()
@@ -251,15 +248,31 @@ class EpochKeeper(Worker):
         return FlowLook(self._progress, wait.held_s, still_s, self._find_inputs())
 
     def _look_at_epoch(self, open_: _OpenEpoch) -> EpochLook:
+        self._read_last_plans(open_)
         query, wait, has_ended = open_.query, Wait(), open_.query is None
         if query is not None and not open_.is_suspended:
             open_.note_progress(query)
             has_ended, wait = not (query.isActive or open_.changes_pace), read_wait(query)
             self._note_answer(open_, query)
+        pause_s = self._pause_ms(open_.inputs, open_.pace) / 1000
         return EpochLook(
             open_.absent, open_.begun, open_.progress, wait.held_s, wait.back, has_ended,
-            open_.is_suspended, open_.inputs, self._pause_ms(open_) / 1000, self._answered, open_.runs_on,
+            open_.is_suspended, open_.inputs, pause_s, self._answered, open_.runs_on,
         )  # fmt: skip
+
+    def _read_last_plans(self, open_: _OpenEpoch) -> None:
+        """Learns how far queries came that were stopped.
+
+        A stop may come between the rows of a batch and Spark's report of it, so the batch counts that was planned last.
+        Until that is known, no look counts an epoch as passed.
+        """
+        for number in sorted(self._unread):
+            planned = read_planned(epoch_checkpoint(self._checkpoint, number))
+            if number == open_.epoch.number:
+                open_.progress = open_.progress.join(planned)
+            else:
+                self._answered = self._answered.join(planned)
+            self._unread.discard(number)
 
     def _note_batch(self, query: StreamingQuery) -> None:
         """Warns, once each time, if batches take longer than the rest of X: a first tentative row takes one, too."""
@@ -301,10 +314,12 @@ class EpochKeeper(Worker):
                 if orders.opens is None:
                     self._close(open_)
                     self._answered = Progress()  # readers have dropped all rows
+                    self._unread.clear()
             elif open_ is not None and not open_.is_suspended:
                 step = self._within.find_step(orders, open_.pace, changes_pace=open_.changes_pace)
                 if step is Step.SUSPEND:
-                    open_.suspend(partial(self._read_planned, open_))
+                    open_.suspend()
+                    self._unread.add(open_.epoch.number)
                 elif step is Step.START_AGAIN:
                     # The new run takes this at its start. An order to the run before would end with that run.
                     open_.absent = open_.absent if orders.leaves_out is None else orders.leaves_out
@@ -340,14 +355,14 @@ class EpochKeeper(Worker):
         is_running = before is not None and not before.is_suspended
         passed = has_passed(self._progress, self._answered, is_running=is_running)
         self._may_have_left = True
-        epoch = make_epoch(self._checkpoint, absent, has_passed=passed)
+        pace = self._within.while_away
+        epoch = make_epoch(self._checkpoint, absent, has_passed=passed, pause_ms=self._pause_ms(inputs, pace))
         if before is not None:
             self._close(before)
             if before.query is not None:  # it has gone on meanwhile
                 before.note_progress(before.query)
-                before.progress = before.progress.join(self._read_planned(before))
+                self._unread.add(before.epoch.number)
             self._answered = self._answered.join(before.progress)
-        pace = self._within.while_away
         open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
         self._may_have_left = False
         # Not the progress that was seen last: after a restart there is none before the first batch.
@@ -365,28 +380,27 @@ class EpochKeeper(Worker):
 
     def _start(self, open_: _OpenEpoch) -> None:
         number = open_.epoch.number
-        reads = EpochReads(open_.absent, dict(open_.inputs), self._pause_ms(open_))
+        reads = EpochReads(open_.absent, dict(open_.inputs), self._pause_ms(open_.inputs, open_.pace))
         place = epoch_checkpoint(self._checkpoint, number)
         open_.query = self._start_fork(f"{self._flow} epoch {number}", place, reads)
 
     def _start_again(self, open_: _OpenEpoch, pace: Pace) -> None:
         """Starts the query again, in another pace. It goes on where it was.
 
-        If Spark fails to stop it, the next look tries again. If the start fails, the epoch stays suspended.
+        If Spark fails to stop it, the next look tries again. If the start fails, the epoch stays suspended. Readers
+        learn of the pace before the rows come in it.
         """
+        self._confirm()
+        open_.epoch = note_pause(self._checkpoint, open_.epoch, self._pause_ms(open_.inputs, pace))
         open_.changes_pace = True
-        open_.suspend(partial(self._read_planned, open_))
+        open_.suspend()
         open_.changes_pace, open_.pace = False, pace
         self._start(open_)
         open_.is_suspended = False
 
-    def _read_planned(self, open_: _OpenEpoch) -> Progress:
-        """The progress that a stopped query may have made at most."""
-        return read_planned(epoch_checkpoint(self._checkpoint, open_.epoch.number))
-
-    def _pause_ms(self, open_: _OpenEpoch) -> int:
-        """How long each row waits. An epoch of an input has let its rows wait already."""
-        return 0 if open_.inputs else self._within.pause_ms(open_.pace)
+    def _pause_ms(self, inputs: Inputs, pace: Pace) -> int:
+        """How long each row waits in an epoch. An epoch of an input has let its rows wait already."""
+        return 0 if inputs else self._within.pause_ms(pace)
 
     def _close(self, open_: _OpenEpoch) -> None:
         """Closes the open epoch, then stops its query."""

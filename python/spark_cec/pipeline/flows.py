@@ -21,8 +21,8 @@ from spark_cec.pipeline.options import Within, parse_interval_ms
 from spark_cec.pipeline.plans import list_servers, read_plan
 from spark_cec.pipeline.replica_checks import (
     list_bounded_columns,
+    list_constants,
     list_settings,
-    list_times,
     refuse_clock,
     refuse_other_rows,
     refuse_unbounded,
@@ -74,7 +74,7 @@ class Flows:
         self._runs = runs
         self._replica = replica
         self._bounded: dict[str, frozenset[str]] = {}
-        self._times: dict[str, tuple[str, ...]] = {}
+        self._constants: dict[str, tuple[str, ...]] = {}
         self._schemas: dict[str, StructType] = {}
         self._plans: dict[str, Plan] = {}
         self._servers: dict[str, tuple[str, ...]] = {}
@@ -103,9 +103,9 @@ class Flows:
         """By flow of a replica, the columns for which it tells below which time no row will come."""
         return dict(self._bounded)
 
-    def times(self) -> dict[str, tuple[str, ...]]:
-        """By flow of a replica, the dates and times in its program."""
-        return dict(self._times)
+    def constants(self) -> dict[str, tuple[str, ...]]:
+        """By flow of a replica, the dates, times and tables in its program."""
+        return dict(self._constants)
 
     def servers(self) -> dict[str, tuple[str, ...]]:
         """By flow that reads Kafka, the addresses of its servers."""
@@ -192,7 +192,7 @@ class Flows:
             self._servers[name] = list_servers(made)
         if self._replica is not None:
             refuse_other_rows(flow, made)
-            self._bounded[name], self._times[name] = list_bounded_columns(made), list_times(made)
+            self._bounded[name], self._constants[name] = list_bounded_columns(made), list_constants(made)
 
     def _call_function(
         self, name: str, session: SparkSession | None = None, epoch: EpochReads | None = None
@@ -320,10 +320,7 @@ class Flows:
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 
     def _find_wait_ms(self, name: str) -> int:
-        """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none.
-
-        It is the same for an epoch that delays its rows: that one may stop to do so, and a replica in time counts more.
-        """
+        """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none."""
         within = self._declared[name].within
         return 0 if within is None else within.wait_ms
 

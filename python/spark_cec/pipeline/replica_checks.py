@@ -26,10 +26,12 @@ def list_bounded_columns(made: DataFrame) -> frozenset[str]:
     return frozenset(str(each) for each in _checks(made).boundedColumns(_plan(made)))
 
 
-def list_times(made: DataFrame) -> tuple[str, ...]:
-    """The dates and times that the program of a flow has. One that it reads off a clock is another one in each replica.
+def list_constants(made: DataFrame) -> tuple[str, ...]:
+    """The dates, times and tables that the program of a flow has.
+
+    If it reads one off a clock or a file, each replica may have another one.
     """
-    return tuple(str(each) for each in _checks(made).times(_plan(made)))
+    return tuple(str(each) for each in _checks(made).constants(_plan(made)))
 
 
 def list_settings(session: SparkSession) -> dict[str, str]:

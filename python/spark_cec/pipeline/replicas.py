@@ -262,19 +262,19 @@ def find_interval_ms(flow: Flow) -> int:
 
 def describe_reads(
     flows: Mapping[str, Flow], settings: Mapping[str, Mapping[str, str]], bounded: Mapping[str, Collection[str]],
-    times: Mapping[str, Collection[str]] = MappingProxyType({}),
+    constants: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:  # fmt: skip
     """How each flow reads, and the settings of its session: they must be the same in both replicas.
 
     `bounded`: by flow, the columns for which it tells below which time no row will come. Outside readers need that.
-    `times`: by flow, the dates and times in its program.
+    `constants`: by flow, the dates, times and tables in its program.
     """
     return {
         name: {
             "bucket_ms": flow.bucket_ms, "settings": dict(settings.get(name, {})),
             "bounded": sorted(bounded.get(name, ())),
             "watermarks": {read: list(each) for read, each in flow.watermarks.items()},
-            **({"times": list(times[name])} if times.get(name) else {}),
+            **({"constants": list(constants[name])} if constants.get(name) else {}),
         }
         for name, flow in flows.items()
     }  # fmt: skip

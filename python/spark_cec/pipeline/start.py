@@ -66,7 +66,7 @@ def start_pipeline(
     with ExitStack() as undo:
         cluster = Cluster(spark)  # 3
         undo.callback(cluster.detach)
-        reads = describe_reads(declared.flows, flows.settings(), flows.bounded(), flows.times())
+        reads = describe_reads(declared.flows, flows.settings(), flows.bounded(), flows.constants())
         home.take(graph, flows.schemas(), checkpointing, reads=reads, flows=chosen)  # 4
         undo.callback(home.withdraw, graph)
         for name, node in graph.nodes.items():

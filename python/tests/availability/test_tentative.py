@@ -177,3 +177,15 @@ def test_a_reader_of_two_replicas(seed: int) -> None:
         reader.read(replicas)
     assert reader.reading is None and not reader.tentative, "all is well, so no tentative row is left"
     assert reader.until_ms >= 395 * BUCKET_MS
+
+
+@pytest.mark.parametrize(("end_ms", "pause_ms", "is_read"), [
+    (21_000, WAIT_MS, True),  # it delays its rows, and gives out what came alpha * X before
+    (20_000, WAIT_MS, False),  # the reader has all of that
+    (21_000, 0, False),  # it delays them no more: what came is as far in the other replica, or nearly so
+    (20_000 + WAIT_MS + 1_000, 0, True),
+])  # fmt: skip
+def test_how_far_an_epoch_that_delays_its_rows_is_ahead(end_ms: int, pause_ms: int, is_read: bool) -> None:
+    """The other replica has no epoch, and goes on. It is in time, or it catches up."""
+    epochs, ends = {"a": OpenEpoch(1, end_ms, pause_ms)}, {"a": 5_000, "b": 20_000}
+    assert choose_epoch(None, epochs, ends, 20_000, WAIT_MS, BUCKET_MS) == ("a" if is_read else None)

@@ -167,6 +167,45 @@ def test_a_flow_writes_its_stores_before_it_is_forked(clock: list[float], tmp_pa
     assert flow.started and FLUSH.read_if_sound(own) is None
 
 
+def test_an_epoch_stays_open_until_it_is_known_how_far_it_came(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its query was stopped in a batch, and the storage does not answer for a moment."""
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms = 20_000
+    flow.waits_for()
+    flow.own.until_ms = 19_500
+
+    def fail(_: str) -> Progress:
+        raise OSError("503 Slow Down")
+
+    monkeypatch.setattr(epoch_keeper, "read_planned", fail)
+    for until_ms in (19_500, 19_500, 20_000):
+        flow.own.until_ms = until_ms
+        flow.keeper.look()
+        assert flow.newest.is_open and not flow.query.isActive
+    monkeypatch.setattr(epoch_keeper, "read_planned", lambda _: Progress(21_000, 20_000))
+    flow.keeper.look()
+    assert flow.newest.is_open and flow.standing.until_ms == 21_000
+    flow.own.until_ms = 21_000
+    flow.keeper.look()
+    assert not flow.newest.is_open
+
+
+def test_readers_learn_that_an_epoch_delays_its_rows_no_more(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path, while_away=Pace.DELAY)
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.pause_ms == 1_000
+    flow.query.until_ms = 20_000
+    flow.waits_for()
+    flow.own.until_ms = 12_000
+    flow.keeper.look()
+    assert flow.newest.pause_ms == 0 and flow.newest.is_open and flow.pauses == [1_000, 0]
+
+
 def test_a_query_that_did_not_stop_is_stopped_again(clock: list[float], tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.waits_for("app")

@@ -415,7 +415,7 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
     """Also if that fails. A fork on an object store takes seconds, and a reader looks ten times a second."""
     world, make, seen, fails = made(0), epoch_files.make_epoch, list[int](), [True, False]
 
-    def slow(checkpoint: str, absent: tuple[str, ...], **how: bool) -> Any:
+    def slow(checkpoint: str, absent: tuple[str, ...], **how: Any) -> Any:
         world.sink.step()
         seen.append(world.sink.tentative)
         if fails.pop(0):

@@ -79,7 +79,7 @@ class Application:
     def settings(self) -> dict[str, dict[str, str]]:
         return {}
 
-    def times(self) -> dict[str, tuple[str, ...]]:
+    def constants(self) -> dict[str, tuple[str, ...]]:
         return {}
 
     def bounded(self) -> dict[str, frozenset[str]]:

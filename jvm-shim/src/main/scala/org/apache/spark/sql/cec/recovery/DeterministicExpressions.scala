@@ -44,9 +44,10 @@ private[recovery] object DeterministicExpressions {
   def against(plan: LogicalPlan): Option[String] =
     plan.collectWithSubqueries { case node => expressionsOf(node) ++ findHidden(node) }.iterator.flatten.flatMap(against(_)).nextOption()
 
-  /** The expressions of a node, but not a column that it only hands on. */
+  /** The expressions of a node, and the columns that it keeps, but not one that it only hands on. */
   private def expressionsOf(node: LogicalPlan): Seq[Expression] = node match {
     case project: Project => project.projectList.filterNot(hasPlaceOfSplit)
+    case stateful if StatefulOperators.kind(stateful).isDefined => stateful.expressions ++ stateful.output.filter(hasPlaceOfSplit)
     case other => other.expressions
   }
 

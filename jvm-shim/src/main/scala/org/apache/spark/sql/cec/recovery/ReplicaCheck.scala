@@ -1,13 +1,15 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.security.MessageDigest
 import java.util
+import java.util.HexFormat
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.sql.catalyst.expressions.{Attribute, Literal}
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Literal, UnsafeProjection}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
-import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Aggregate, LeafNode, LogicalPlan}
+import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Aggregate, LeafNode, LocalRelation, LogicalPlan}
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.classic.SparkSession
@@ -46,11 +48,21 @@ private[cec] object ReplicaCheck {
   }
 
   /**
-   * The dates and times that the program of a flow has, as SQL. Spark's parser reads `DATE'today'` off a clock, and leaves
-   * no trace of that in the plan.
+   * What the program of a flow may have read itself: dates and times, as SQL, and a digest of each table of rows. Spark's
+   * parser reads `DATE'today'` off a clock, and leaves no trace of that in the plan.
    */
-  def times(analyzed: LogicalPlan): util.List[String] = analyzed.collectWithSubqueries { case node => node.expressions }.flatten
-    .flatMap(_.collect { case time @ Literal(_, _: DateType | _: TimestampType | _: TimestampNTZType) => time.sql }).distinct.sorted.asJava
+  def constants(analyzed: LogicalPlan): util.List[String] = {
+    val times = analyzed.collectWithSubqueries { case node => node.expressions }.flatten
+      .flatMap(_.collect { case time @ Literal(_, _: DateType | _: TimestampType | _: TimestampNTZType) => time.sql })
+    val tables = analyzed.collectWithSubqueries { case local: LocalRelation if local.data.nonEmpty => digest(local) }
+    (times ++ tables).distinct.sorted.asJava
+  }
+
+  private def digest(local: LocalRelation): String = {
+    val (row, md5) = (UnsafeProjection.create(local.schema), MessageDigest.getInstance("MD5"))
+    local.data.foreach(each => md5.update(row(each).getBytes))
+    s"${local.data.size} rows ${HexFormat.of.formatHex(md5.digest)}"
+  }
 
   /** The settings of a session that can change the rows of a flow. */
   def settings(session: SparkSession): util.Map[String, String] = SessionSettings.of(session.sessionState.conf).asJava
@@ -70,6 +82,7 @@ private[cec] object ReplicaCheck {
         .headOption.orElse(windows.groupingExpressions.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption)
     case stateful if StatefulOperators.kind(stateful).isDefined =>
       Some(s"it has a ${StatefulOperators.kind(stateful).get}, whose rows may depend on how its input falls into batches")
+    case _: LocalRelation => None // replicas compare its rows
     case leaf: LeafNode if !leaf.isStreaming && !DeferralAnalysis.isFixed(leaf) =>
       Some(s"it reads data beside its streams, which may change at any time (${leaf.nodeName})")
     case other => DeterministicNodes.against(other)

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.cec.recovery
 
+import scala.util.Try
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
@@ -21,11 +22,14 @@ import org.apache.spark.sql.internal.SQLConf
  * sizes.
  */
 private[recovery] object SessionSettings extends CapturesConfig {
-  private val OfFunctions = Seq("spark.sql.execution.pythonUDF.", "spark.sql.execution.pandas.", "spark.sql.legacy.execution.python")
+  /** With these, values of Python functions are converted. They are recorded with their defaults; earlier releases did not. */
+  val OfFunctions: Set[String] = Set(
+    "spark.sql.execution.pythonUDF.arrow.enabled", "spark.sql.execution.pandas.convertToArrowArraySafely",
+    "spark.sql.execution.pandas.structHandlingMode", "spark.sql.execution.pandas.inferPandasDictAsMap", "spark.sql.execution.pyspark.binaryAsBytes")
 
   def of(conf: SQLConf): Map[String, String] =
     sqlConfigsToProps(conf, "").filterNot(_._1.startsWith("spark.sql.streaming.")) ++
-      conf.getAllConfs.filter { case (key, _) => OfFunctions.exists(key.startsWith) } ++
+      OfFunctions.flatMap(key => Try(conf.getConfString(key)).toOption.map(key -> _)) ++
       Map(SQLConf.SESSION_LOCAL_TIMEZONE.key -> conf.sessionLocalTimeZone, SQLConf.ANSI_ENABLED.key -> conf.ansiEnabled.toString)
 }
 
@@ -36,7 +40,8 @@ private[recovery] object SessionSettings extends CapturesConfig {
  * @param recorded of the session that ran the batches
  */
 private[recovery] final case class RestoredSettings(now: Map[String, String], recorded: Map[String, String]) extends Logging {
-  private val changed: Seq[String] = (now.keySet ++ recorded.keySet).filter(key => now.get(key) != recorded.get(key)).toSeq.sorted
+  private val changed: Seq[String] = (now.keySet ++ recorded.keySet)
+    .filter(key => now.get(key) != recorded.get(key) && (recorded.contains(key) || !SessionSettings.OfFunctions(key))).toSeq.sorted
 
   def differ: Boolean = changed.nonEmpty
 

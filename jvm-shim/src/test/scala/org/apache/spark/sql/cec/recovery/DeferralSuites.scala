@@ -1,5 +1,7 @@
 package org.apache.spark.sql.cec.recovery
 
+import scala.jdk.CollectionConverters._
+
 import org.apache.spark.api.python.PythonEvalType
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
@@ -68,6 +70,7 @@ class DeterministicExpressionsSuite extends CecSuite {
     assert(of(CreateStruct(Seq(key, metadata))).exists(_.endsWith("depends on how files are split")), "all of its fields")
     assert(DeterministicExpressions.against(groupBy(Project(Seq(key, metadata), rows()), Count(key))).isEmpty, "it is handed on")
     assert(DeterministicExpressions.against(Aggregate(Seq(metadata), Seq(named(Count(key))), rows())).nonEmpty)
+    assert(DeterministicExpressions.against(Distinct(Project(Seq(key, metadata), rows()))).nonEmpty, "it is in the key")
   }
 
   test("what Spark rewrites is judged by what it becomes") {
@@ -306,5 +309,19 @@ class DeferralAnalysisSuite extends CecSuite {
     val decision = Decision(kinds.zipWithIndex.map { case (kind, id) => OperatorDecision(id, kind, deferred = false, "why") })
     assert(decision.counted == Set(3L, 4L))
     assert(decision.mode == "eager")
+  }
+}
+
+class ReplicaConstantsSuite extends CecSuite {
+  private def of(plan: LogicalPlan): Seq[String] = ReplicaCheck.constants(plan).asScala.toSeq
+
+  test("rows, dates and times of a program are told apart, and nothing else counts") {
+    def table(rows: Long*) = join(source("rate"), LocalRelation(Seq(key), rows.map(InternalRow(_))))
+    assert(of(table(1, 2)) == of(table(1, 2)) && of(table(1, 2)).size == 1)
+    assert(Seq(table(1, 3), table(1), table(2, 1)).map(of).distinct.size == 3 && !Seq(table(1, 3), table(1), table(2, 1)).exists(each => of(each) == of(table(1, 2))))
+    def since(day: Int) = Filter(GreaterThan(column(DateType), Literal(day, DateType)), source("rate"))
+    assert(of(since(20_000)) == of(since(20_000)) && of(since(20_000)) != of(since(20_001)))
+    assert(of(Filter(GreaterThan(key, Literal(7L)), source("rate"))).isEmpty && of(join(source("rate"), rows(streaming = false))).isEmpty)
+    assert(of(Filter(Exists(table(1, 2)), source("rate"))).nonEmpty, "in a subquery")
   }
 }
