@@ -158,7 +158,7 @@ def test_recoveries_replay_and_come_out_with_the_right_digest(group: str, histor
         # How far the others had come at the first kill is up to the machine; how far the one that it waited for is not.
         first = history.lives[0].killed_at
         assert first and first.query.plan in NEVER_CLOSED, f"a seed whose first kill proves little: {history}"
-        assert max(history.replayed(first.query)) >= first.batch - 1, str(history)
+        assert max(history.announced(first.query)) >= first.batch - 1, str(history)
     for query in GROUPS[group][0]:
         reports = history.reports(query)
         assert reports, f"{query.name}: {history}"

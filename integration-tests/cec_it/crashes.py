@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -72,6 +73,16 @@ class History:
     def replayed(self, query: Query) -> list[int]:
         """How many batches each recovery of a query replayed."""
         return [int(str(report["replayed_batches"])) for report in self.reports(query)]
+
+    def announced(self, query: Query) -> list[int]:
+        """How many batches each replay of a query has to run, by the drivers' logs: also one that a kill has ended.
+
+        A life that ends soon after a replay has written no report of it.
+        """
+        says = re.compile(rf"query '{re.escape(query.name)}' replays batch(?:es (\d+) to)? (\d+) before it goes on")
+        logs = (Path(self.job.root) / f"driver-{number}.log" for number in range(len(self.lives)))
+        found = (says.findall(log.read_text(errors="replace")) for log in logs)
+        return [int(last) - int(first or last) + 1 for each in found for first, last in each]
 
     def __str__(self) -> str:
         points = [str(life.killed_at) for life in self.lives if life.killed_at]

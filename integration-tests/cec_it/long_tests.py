@@ -91,7 +91,6 @@ _PARTS = (
         "test_throwing_queries.py",
     }),
     frozenset({
-        "test_keep.py",
         "test_kill_matrix.py rate",
         "test_object_store.py",
         "test_recovery_target.py",
@@ -111,6 +110,7 @@ _PARTS = (
     }),
     frozenset({
         "test_bench.py",
+        "test_keep.py",
         "test_kill_matrix.py files",
         "test_refused_replay.py",
         "test_replicas.py",
