@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,30 @@ def test_kafka_deletes_what_a_held_flow_has_not_read(
             web = eventually(find_failed, "the flow fails", 180)
             assert web.error is not None and topic in web.error, web
             assert board.stable <= right + windows_of({"app": both["app"]}, topic)
+
+
+def test_the_sample_of_the_docs_runs(spark: SparkSession, broker: Broker, topics: Topics, tmp_path: Path) -> None:
+    """With shorter windows."""
+    page = (Path(__file__).resolve().parents[2] / "docs/availability.md").read_text()
+    sample = page.split("```python\n")[1].split("```")[0]
+    places = {"kafka:9092": broker.address, "/data/": f"{tmp_path}/"}
+    for said, here in {**places, '"10 seconds"': '"1 second"', '"1 minute"': '"2 seconds"'}.items():
+        assert said in sample
+        sample = sample.replace(said, here)
+    for name in ("web", "app"):
+        topics.create(name, 1, message_timestamp_type="LogAppendTime")
+    declared: dict[str, Any] = {}
+    exec(sample, declared)
+    with running(declared["shop"], spark):
+
+        def is_shown() -> bool | None:
+            for name in ("web", "app"):
+                topics.produce(name, [(0, b"", b"home")])
+            if not (tmp_path / "board.db").exists():
+                return None
+            with closing(sqlite3.connect(tmp_path / "board.db")) as board:
+                found = board.execute("SELECT page, count FROM board WHERE NOT tentative").fetchall()
+            assert all(page == "home" and count > 0 for page, count in found)
+            return bool(found) or None
+
+        eventually(is_shown, "stable rows in the table of the sample", 90)

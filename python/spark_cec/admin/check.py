@@ -66,7 +66,7 @@ def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[
     2. Look for the output frames that manifests name.
     3. Rebuild every store at the version that Spark has committed, and at the newest in the log.
 
-    A running query trims its log meanwhile: then the check goes by what is left.
+    If a running query trims its log meanwhile, the check reads the files that are left.
 
     Errors: `NewerFormat`.
     """

@@ -23,7 +23,7 @@ A change takes all rows of the first one back, so a small difference is no reaso
 class OpenEpoch:
     """An epoch that is open. `end_ms`: the end of the buckets that are stable in its channel, ms since 1970.
 
-    `pause_ms`: how long each row waits in it, so that its end is behind what has come by so much.
+    `pause_ms`: how long each row waits in it. Its end is so far behind the rows that have come.
     """
 
     number: int

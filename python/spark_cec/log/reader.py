@@ -117,7 +117,7 @@ class VerifyReport:
 def verify(storage: Storage) -> VerifyReport:
     """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`.
 
-    Leaves out what a running query deletes meanwhile: whether all that is needed is there, others look.
+    Leaves out files that a running query deletes meanwhile. It does not look whether all needed files are there.
     """
     found = (_verify_segment(storage, file.name, file.size) for file in list_segments(storage))
     sound = [each for each in found if each is not None]

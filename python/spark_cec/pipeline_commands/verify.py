@@ -61,7 +61,7 @@ def verify(
 
 
 def _verified(name: str, checkpoint: str, *, has_log: bool, quiet: bool) -> dict[str, Any]:
-    """What is so of one flow, which is printed as well unless `quiet`. `has_log`: it has written into its channel."""
+    """Verifies the log of one flow, and prints the result unless `quiet`. `has_log`: the flow has committed batches."""
     if not quiet:
         console().print(Text(name, "bold"))
     try:

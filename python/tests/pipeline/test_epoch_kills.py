@@ -250,6 +250,13 @@ class World:
         self.storage.create(f"commits/{self.batch}", b"v1\n{}")
         self.own.until_ms = until(self.batch)
 
+    def lose_input(self) -> None:
+        """An input goes away after a batch, and an epoch is opened."""
+        self.flow_step()
+        self.away = True
+        self.flow_step()
+        self.look()
+
     def fork_step(self, *, reports: bool = True) -> None:
         """The next batch of an epoch that runs. `reports`: Spark reports its progress, as it does unless it is stopped.
         """
@@ -387,10 +394,7 @@ def test_lives_without_a_fault(seed: int, made: Callable[..., World]) -> None:
 def test_the_rows_of_an_epoch_go_though_the_next_one_never_begins(made: Callable[..., World]) -> None:
     """The answer to the next one's note is lost, and its input is back before another try."""
     world = made(0)
-    world.flow_step()
-    world.away = True
-    world.flow_step()
-    world.look()
+    world.lose_input()
     world.fork_step()
     world.sink.step()
     assert world.sink.tentative
@@ -422,10 +426,7 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
             raise OSError("503 Slow Down")
         return make(checkpoint, absent, **how)
 
-    world.flow_step()
-    world.away = True
-    world.flow_step()
-    world.look()
+    world.lose_input()
     world.fork_step()
     world.sink.step()
     monkeypatch.setattr(epoch_keeper, "make_epoch", slow)
@@ -447,10 +448,7 @@ def test_rows_of_a_batch_whose_end_was_cut_off_are_not_taken_back_before_stable_
 ) -> None:
     """The stop of an epoch's query comes when a batch has given out its rows, and before Spark reports it."""
     world = made(0)
-    world.flow_step()
-    world.away = True
-    world.flow_step()
-    world.look()
+    world.lose_input()
     world.fork_step()
     world.forks[-1].at_stop = partial(world.fork_step, reports=False)
     world.away = False
@@ -472,10 +470,7 @@ def test_rows_that_the_flow_has_passed_go_though_the_next_epoch_has_none(
 ) -> None:
     """All inputs may be quiet by then, so that the next epoch never has a row."""
     world = made(0)
-    world.flow_step()
-    world.away = True
-    world.flow_step()
-    world.look()
+    world.lose_input()
     for _ in range(1 if passed else 2):
         world.fork_step()
     world.sink.step()
