@@ -31,6 +31,7 @@ from spark_cec.pipeline.replicas import Replica, find_interval_ms
 from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
 from spark_cec.pipeline.sink_formats import refuse_final_sink
 from spark_cec.pipeline.watermarks import refuse_common_watermarks
+from spark_cec.session import MANAGER, MANAGER_KEY
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
 if TYPE_CHECKING:
@@ -239,7 +240,8 @@ class Flows:
             has_others = any(self._declared[each].within for each in readers)
             readers = () if has_others else tuple(each for each in readers if self._declared[each].tentative)
         kept = {} if flow.node.kept or not readers else {PREFIX + "output.readers": ",".join(readers)}
-        conf = {PROVIDER_KEY: PROVIDER, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
+        files = session.conf.get(MANAGER_KEY, None) or MANAGER
+        conf = {PROVIDER_KEY: PROVIDER, MANAGER_KEY: files, POLLING_KEY: POLLING, NEW_KEY: "false", **kept, **flow.conf}
         if self._replica is not None:
             refuse_clock(flow.node.name, session.conf.get(PREFIX + "sources.quiet", None), conf)
             if not flow.node.inputs:

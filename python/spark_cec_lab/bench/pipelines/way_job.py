@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from spark_cec.session import MANAGER, MANAGER_KEY
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
 from spark_cec_lab.bench.flink_job import end_with_the_parent
 from spark_cec_lab.bench.pipelines.driver import observed_latency
@@ -63,6 +64,7 @@ class WaySpec:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.streaming.pollingDelay": "100ms",
             PROVIDER_KEY: PROVIDER,
+            MANAGER_KEY: MANAGER,
         }
 
 

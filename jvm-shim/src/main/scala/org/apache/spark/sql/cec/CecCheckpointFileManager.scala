@@ -29,11 +29,14 @@ import org.apache.spark.sql.internal.SQLConf
 final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) extends CheckpointFileManager {
   import CecCheckpointFileManager._
 
-  private lazy val sparks: CheckpointFileManager = {
-    val plain = new Configuration(hadoopConf)
-    plain.unset(Key)
-    CheckpointFileManager.create(path, plain)
-  }
+  /** The manager of all other files. */
+  private lazy val others: CheckpointFileManager =
+    if (LocalFileManager.serves(path, hadoopConf)) new LocalFileManager(path, hadoopConf)
+    else {
+      val plain = new Configuration(hadoopConf)
+      plain.unset(Key)
+      CheckpointFileManager.create(path, plain)
+    }
 
   /** The checkpoint whose log this is; None if Spark's manager does all. */
   private val checkpoint: Option[String] = findCheckpoint(path).filter(_ => isDriver)
@@ -52,18 +55,18 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
 
   override def createAtomic(file: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream = asEntry(file) match {
     case Some((entries, number)) => new Entry(new ByteArrayOutputStream, entries.create(number, _, overwriteIfPossible))
-    case None => sparks.createAtomic(file, overwriteIfPossible)
+    case None => others.createAtomic(file, overwriteIfPossible)
   }
 
   override def exists(file: Path): Boolean = asEntry(file) match {
     case Some((entries, number)) => entries.exists(number)
     case None if isLog(file) => true // an object store has no directories
-    case None => sparks.exists(file)
+    case None => others.exists(file)
   }
 
   override def delete(file: Path): Unit = asEntry(file) match {
     case Some((entries, number)) => entries.delete(number)
-    case None => sparks.delete(file)
+    case None => others.delete(file)
   }
 
   private final class Requests(checkpoint: String) extends EntryRequests {
@@ -81,7 +84,7 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
     }
 
     private def createLarge(file: Path, content: Array[Byte], overwrites: Boolean): Unit = {
-      val whole = sparks.createAtomic(file, overwrites)
+      val whole = others.createAtomic(file, overwrites)
       try whole.write(content) catch {
         case failure: Throwable =>
           whole.cancel()
@@ -101,21 +104,21 @@ final class CecCheckpointFileManager(path: Path, hadoopConf: Configuration) exte
   override def open(file: Path): FSDataInputStream = asEntry(file) match {
     case Some((entries, number)) =>
       new FSDataInputStream(new EntryBytes(entries.read(number).getOrElse(throw new FileNotFoundException(s"$file does not exist"))))
-    case None => sparks.open(file)
+    case None => others.open(file)
   }
 
   /** The sizes and times are zero: Spark reads the names of a log alone. */
   override def list(directory: Path, filter: PathFilter): Array[FileStatus] = entries.filter(_ => isLog(directory)) match {
     case Some(known) => known.list().map(name => new FileStatus(0L, false, 1, 0L, 0L, new Path(directory, name)))
       .filter(status => filter.accept(status.getPath)).toArray
-    case None => sparks.list(directory, filter)
+    case None => others.list(directory, filter)
   }
 
-  override def mkdirs(directory: Path): Unit = if (!isLog(directory)) sparks.mkdirs(directory)
+  override def mkdirs(directory: Path): Unit = if (!isLog(directory)) others.mkdirs(directory)
 
   private def isLog(file: Path): Boolean = entries.isDefined && file == path
-  override def isLocal: Boolean = sparks.isLocal
-  override def createCheckpointDirectory(): Path = sparks.createCheckpointDirectory()
+  override def isLocal: Boolean = others.isLocal
+  override def createCheckpointDirectory(): Path = others.createCheckpointDirectory()
 }
 
 private[cec] object CecCheckpointFileManager {

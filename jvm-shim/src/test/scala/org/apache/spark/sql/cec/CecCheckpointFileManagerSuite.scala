@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec
 import java.nio.file.Files
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileAlreadyExistsException, Path}
+import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 
@@ -16,12 +16,6 @@ class CecCheckpointFileManagerSuite extends CecSuite {
     CheckpointFileManager.create(directory, conf)
   }
 
-  private def write(files: CheckpointFileManager, file: Path, text: String): Unit = {
-    val stream = files.createAtomic(file, overwriteIfPossible = false)
-    stream.write(text.getBytes)
-    stream.close()
-  }
-
   test("it serves the logs of a checkpoint on an object store, and nothing else") {
     def found(path: String) = CecCheckpointFileManager.findCheckpoint(new Path(path))
     Seq("s3a://bucket/a query", "gs://bucket/q", "abfss://c@account.dfs.core.windows.net/q").foreach { checkpoint =>
@@ -31,23 +25,18 @@ class CecCheckpointFileManagerSuite extends CecSuite {
     Seq("file:/q/offsets", "/q/offsets", "hdfs://name/q/offsets", "ftp://host/offsets").foreach(other => assert(found(other).isEmpty))
   }
 
-  test("on a local disk it is Spark's own manager") {
-    val directory = new Path(root, "offsets")
-    val files = manager(directory)
-    assert(files.isInstanceOf[CecCheckpointFileManager] && files.isLocal)
-    files.mkdirs(directory)
-    val (first, second) = (new Path(directory, "0"), new Path(directory, "1"))
-    write(files, first, "v1")
-    intercept[FileAlreadyExistsException](write(files, first, "another"))
-    val given = files.createAtomic(second, overwriteIfPossible = false)
-    given.cancel()
-    assert(files.exists(first) && !files.exists(second))
-    // Spark's manager leaves the temporary file of an entry that another one has created.
-    assert(files.list(directory, path => !path.getName.startsWith(".")).map(_.getPath.getName).toSeq == Seq("0"))
-    val stream = files.open(first)
-    try assert(new String(stream.readAllBytes()) == "v1") finally stream.close()
-    files.delete(first)
-    files.delete(first)
-    assert(!files.exists(first))
+  test("on a local disk it is the local manager, below any scheme that means it") {
+    Seq(root, new Path(root.toUri.getPath)).foreach { directory =>
+      assert(LocalFileManager.serves(directory, new Configuration()))
+      val files = manager(new Path(directory, "offsets"))
+      assert(files.isInstanceOf[CecCheckpointFileManager] && files.isLocal)
+    }
+    val otherDefault = new Configuration()
+    otherDefault.set("fs.defaultFS", "hdfs://name/")
+    assert(!LocalFileManager.serves(new Path("/q/offsets"), otherDefault))
+    val otherClass = new Configuration()
+    otherClass.set("fs.AbstractFileSystem.file.impl", classOf[org.apache.hadoop.fs.local.RawLocalFs].getName)
+    assert(!LocalFileManager.serves(root, otherClass))
+    Seq("hdfs://name/q", "s3a://bucket/q").foreach(other => assert(!LocalFileManager.serves(new Path(other), new Configuration())))
   }
 }
