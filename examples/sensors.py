@@ -166,6 +166,7 @@ def main(
     for site in SITES:
         (root / site).mkdir(parents=True)
     builder = spark_cec.configure(SparkSession.builder.master("local[2]").appName("sensors"))
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # this ends soon
     spark = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # Spark calls it an error when a query is stopped in a batch
     shown, known = dict[int, float](), Board()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,10 @@ has the blocks anyway.
 """
 
 
+_HELD = re.compile(r"\block (file|hold)\b", re.IGNORECASE)
+"""What RocksDB says if another process, or this one, has the files open. A message of damage may name a block."""
+
+
 def open_index(path: str, log_id: str) -> Index:
     """The index of log `log_id` (32 hex digits) in directory `path`, which only this index uses.
 
@@ -44,7 +49,7 @@ def open_index(path: str, log_id: str) -> Index:
     try:
         return RocksDictIndex(path, log_id)
     except BrokenIndexError as error:
-        if "lock" in str(error).lower():
+        if _HELD.search(str(error)):
             return MemoryIndex(log_id)
     try:
         rocksdict.Rdict.destroy(path)
@@ -69,6 +74,7 @@ class RocksDictIndex(Index):
     """An `Index` in RocksDB, with the rows of `index_keys`; each `apply` writes one atomic batch."""
 
     def __init__(self, path: str, log_id: str) -> None:
+        self._path = path
         self._log_id = log_id
         self._lock = threading.RLock()
         self._stores: set[StoreId] | None = None
@@ -138,7 +144,7 @@ class RocksDictIndex(Index):
             return [keys.read_frame_row(key, value) for key, value in self._scan(prefix, prefix + keys.offset(start))]
 
     def stores(self) -> list[StoreId]:
-        """The stores that have a commit, sorted. Kept in memory: a search would scan all deleted rows."""
+        """The stores that have a commit or a flush, sorted. Kept in memory: a search would scan all deleted rows."""
         with self._lock, _translate_errors():
             if self._stores is None:
                 self._stores = set(self._find_stores())
@@ -164,21 +170,22 @@ class RocksDictIndex(Index):
 
     def newest(self, store: StoreId, at_or_below: int) -> list[CommitEntry]:
         """All attempts at the highest version that is not above `at_or_below`."""
-        while True:
-            with _translate_errors():
-                key = self._find_newest_key(store, at_or_below)
-            if not key:
-                return []
+        key = self._find_newest_key(store, at_or_below)
+        while key:
             version = keys.read_number(key[len(keys.store_prefix(store)) :])
             found = self.commits(store, version, version)
-            if found:  # or else it was forgotten meanwhile
+            if found or version == keys.LEAST_NUMBER:
                 return found
+            # The version has flushes alone, because its commit is lost, or it was forgotten meanwhile.
+            key = self._find_newest_key(store, version - 1)
+        return []
 
     def _find_newest_key(self, store: StoreId, at_or_below: int) -> bytes:
         prefix = keys.store_prefix(store)
-        # Set no bound here: rocksdict 0.3.29 takes a lower bound for an upper one.
-        back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
-        key: bytes = next(iter(back), b"")
+        with _translate_errors():
+            # Set no bound here: rocksdict 0.3.29 takes a lower bound for an upper one.
+            back = self._rows.keys(from_key=prefix + keys.number(at_or_below) + keys.LAST, backwards=True)
+            key: bytes = next(iter(back), b"")
         return key if key.startswith(prefix) else b""
 
     def output(self, frame_id: bytes) -> OutputEntry | None:
@@ -211,6 +218,12 @@ class RocksDictIndex(Index):
         """Releases the files and the lock."""
         with self._lock, contextlib.suppress(Exception):
             self._rows.close()
+
+    def discard(self) -> None:
+        """Closes the index and deletes its files. Files that another process has opened since then stay."""
+        self.close()
+        with contextlib.suppress(Exception):
+            rocksdict.Rdict.destroy(self._path)
 
     def _find_outputs(self, prefix: bytes) -> list[OutputEntry]:
         with _translate_errors():

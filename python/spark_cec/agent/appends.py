@@ -153,7 +153,7 @@ def _adopt(log: OpenLog, found: CommitEntry, commit: CommitRequest) -> CommitRes
 def _flush(log: OpenLog, commit: CommitRequest, spool: str | None) -> CommitResult:
     return flush_store(
         commit, _read_spool(spool),
-        settings=log.settings, catalog=log.catalog, writer=log.writer, ledgers=log.ledgers,
+        settings=log.settings, storage=log.storage, catalog=log.catalog, writer=log.writer, ledgers=log.ledgers,
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ class OpenLog:
         """Closes writer and index."""
         if self._writer is not None:
             self._writer.close()
-        self.catalog.index.close()
+        self.catalog.close()
 
 
 def index_path(settings: Settings, home: str, log_id: str) -> str:

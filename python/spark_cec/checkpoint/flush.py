@@ -18,6 +18,8 @@ from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import CommitEntry
 from spark_cec.log.record import encode_commit
+from spark_cec.log.segment import segment_path
+from spark_cec.log.storage import Storage
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import Settings
 
@@ -27,13 +29,15 @@ def flush_store(
     records: pa.Table | None,
     *,
     settings: Settings,
+    storage: Storage,
     catalog: Catalog,
     writer: SegmentWriter,
     ledgers: StoreLedgers,
 ) -> CommitResult:
     """Completes the commit of the request's version and checkpoint id; when it returns, the flush is durable.
 
-    1. Find the commit. If it has a known flush, keep that flush: both flushes have the same content.
+    1. Find the commit. If it has a known flush, keep that flush: both flushes have the same content. Its writer may
+       have died before it was durable, so sync it.
     2. Compute q and u from the commit's chain and the request's ledger.
     3. Write the frame, and update the index.
     4. Drop the ledger: the next commit brings its own.
@@ -50,6 +54,8 @@ def flush_store(
             f"store {meta.store}", -1, f"no commit frame of version {meta.version} with id {meta.checkpoint_id.hex()}"
         )
     entry = catalog.index.flush(meta.store, meta.version, meta.checkpoint_id)
+    if entry is not None:
+        storage.sync(segment_path(entry.location.segment))
     rows = records.num_rows if records is not None else 0
     oldest = min([meta.version, *request.live_changes])
     chain = chain_of(catalog.index, commit, oldest)

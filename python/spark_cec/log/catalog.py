@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from spark_cec.errors import DamagedLog
 from spark_cec.log.bundles import damaged_bundles
 from spark_cec.log.frame import FrameHeader
+from spark_cec.log.healed_index import HealedIndex
 from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
 from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Window, header_at, scan
@@ -44,18 +45,24 @@ class _Judged(NamedTuple):
         return waited < _BYTES_FOLLOW_WITHIN_S and now - self.last >= max(waited, _FIRST_PAUSE_S)
 
 
+_Answer = TypeVar("_Answer")
+
+
 class Catalog:
     """A log's index, and the scans that update it; safe for several threads.
 
-    If `index` breaks, an index in memory replaces it, so callers read the property each time.
+    If `index` breaks, whatever is asked, an index in memory replaces it, and the files of the broken one go.
     """
 
     def __init__(self, storage: Storage, index: Index, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage = storage
         self._index = index
+        self._healed = HealedIndex(self.ask, self.close)
         self._clock = clock
         self._lock = threading.RLock()
         self._checked = False
+        self._filled = True
+        self._closed = False
         self._damages: dict[str, list[Damage]] = {}
         self._judged: dict[str, _Judged] = {}
         self._ahead: dict[str, dict[int, Covered]] = {}
@@ -63,8 +70,8 @@ class Catalog:
 
     @property
     def index(self) -> Index:
-        """The index, as far as `refresh` and `note` have updated it."""
-        return self._index
+        """The index, as far as `refresh` and `note` have updated it. Until it is closed, it is never broken."""
+        return self._healed
 
     @property
     def damages(self) -> tuple[Damage, ...]:
@@ -101,6 +108,28 @@ class Catalog:
                 self._replace_index()
                 self._refresh()
 
+    def ask(self, question: Callable[[Index], _Answer]) -> _Answer:
+        """Asks the index; if it is broken, fills another one from the log and asks again."""
+        if not self._filled:  # the storage failed when another index was filled
+            self.refresh()
+        index = self._index
+        try:
+            return question(index)
+        except BrokenIndexError:
+            with self._lock:
+                if self._closed:
+                    raise
+                if self._index is index:
+                    self._replace_index()
+            self.refresh()
+            return question(self._index)
+
+    def close(self) -> None:
+        """Releases what the index holds; may be called again."""
+        with self._lock:
+            self._closed = True
+            self._index.close()
+
     def note(self, header: FrameHeader, location: Location) -> None:
         """Adds a frame of this process's writer to the index, without a read."""
         with self._lock:
@@ -124,6 +153,7 @@ class Catalog:
             for segment in known.keys() - sizes.keys():
                 del known[segment]
         self._scan([file for file in files if self._is_new(file, covered)], covered)
+        self._filled = True
 
     def _is_new(self, file: StoredFile, covered: Mapping[str, Covered]) -> bool:
         known = covered.get(file.name)
@@ -216,10 +246,11 @@ class Catalog:
 
     def _replace_index(self) -> None:
         broken, self._index = self._index, MemoryIndex(self._index.log_id)
+        self._filled = False
         self._judged.clear()
         self._ahead.clear()
         self._checked = True
-        broken.close()
+        broken.discard()
 
 
 def _first_own_offset(segment: str) -> int:

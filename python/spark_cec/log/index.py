@@ -85,7 +85,7 @@ class Index(Protocol):
         """All entries of a segment from byte `start` on, by offset."""
 
     def stores(self) -> list[StoreId]:
-        """The stores that have a commit, sorted."""
+        """The stores that have a commit or a flush, sorted."""
 
     def frames(self, store: StoreId, first: int, last: int) -> list[CommitEntry]:
         """All attempts of versions first…last, ordered by version, generation, wall clock, position; flushes too."""
@@ -119,6 +119,10 @@ class Index(Protocol):
 
     def close(self) -> None:
         """Releases files and locks; may be called again."""
+
+    def discard(self) -> None:
+        """Closes the index, and deletes what it keeps, because it is broken."""
+        self.close()
 
 
 def first_of(frames: Sequence[CommitEntry], checkpoint_id: bytes, *, flush: bool) -> CommitEntry | None:
@@ -188,7 +192,7 @@ class MemoryIndex(Index):
             return [frame for offset, frame in sorted(self._frames.get(segment, {}).items()) if offset >= start]
 
     def stores(self) -> list[StoreId]:
-        """The stores that have a commit, sorted."""
+        """The stores that have a commit or a flush, sorted."""
         with self._lock:
             return sorted(store for store, keys in self._commits.items() if keys)
 
@@ -203,7 +207,13 @@ class MemoryIndex(Index):
         with self._lock:
             keys = self._commits.get(store, [])
             behind = bisect_left(keys, (at_or_below + 1,))
-            return self.commits(store, keys[behind - 1][0], at_or_below) if behind else []
+            while behind:
+                version = keys[behind - 1][0]
+                found = self.commits(store, version, version)
+                if found:
+                    return found
+                behind = bisect_left(keys, (version,))  # flushes alone: their commit is lost
+            return []
 
     def output(self, frame_id: bytes) -> OutputEntry | None:
         """The output frame with that id."""

@@ -26,6 +26,7 @@ _BATCHES = b"b"
 _LOADED = b"l"
 _TIMES = b"t"
 _BIAS = 1 << 63
+LEAST_NUMBER = -_BIAS
 _NUMBER = struct.Struct(">Q")
 _NAME_LENGTH = struct.Struct(">H")
 _COVERED_VALUE = struct.Struct(">QQI")

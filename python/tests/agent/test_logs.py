@@ -124,7 +124,7 @@ def test_a_log_that_cannot_be_opened_holds_no_index(tmp_path: Path, monkeypatch:
             logs.get(str(tmp_path / "log"), settings)
         seen.append(refused.value)  # whose traceback has all that was on the way
     assert not open_files(tmp_path / "index")
-    assert isinstance(logs.get(str(tmp_path / "log"), settings).catalog.index, RocksDictIndex)
+    assert isinstance(logs.get(str(tmp_path / "log"), settings).catalog._index, RocksDictIndex)
     logs.close()
 
 

@@ -56,7 +56,8 @@ class Log:
     def flush(self, request: CommitRequest, records: pa.Table | None) -> CommitResult:
         """The flush of a commit, as the agent does it."""
         return flush_store(
-            request, records, settings=self.settings, catalog=self.catalog, writer=self.writer, ledgers=self.ledgers
+            request, records, settings=self.settings, storage=self.storage, catalog=self.catalog, writer=self.writer,
+            ledgers=self.ledgers,
         )
 
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from spark_cec.adapters.rocksdict_index import open_index
+from spark_cec.adapters.rocksdict_index import RocksDictIndex, open_index
 from spark_cec.errors import DamagedLog, NewerFormat
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind, Location, Meta, encode_frame
@@ -27,7 +27,9 @@ from tests.log.support import (
     CannotAppend,
     Fault,
     FaultyStorage,
+    Trouble,
     append_commits,
+    checkpoint_id,
     commit_meta,
     frame_bytes,
     loaded_meta,
@@ -366,6 +368,85 @@ def test_an_index_that_breaks_is_replaced(broken: str) -> None:
     catalog.refresh()
     assert _versions(catalog) == [2, 3]
     assert catalog.index is not index
+
+
+QUESTIONS: dict[str, Callable[[Index], Any]] = {
+    "stores": lambda index: index.stores(),
+    "frames": lambda index: index.frames(STORE, 0, 9),
+    "commits": lambda index: index.commits(STORE, 0, 9),
+    "commit": lambda index: index.commit(STORE, 2, checkpoint_id(2)),
+    "flush": lambda index: index.flush(STORE, 2, checkpoint_id(2)),
+    "newest": lambda index: index.newest(STORE, 9),
+    "output": lambda index: index.output(bytes(16)),
+    "outputs": lambda index: index.outputs(0),
+    "loaded": lambda index: index.loaded(1),
+    "at": lambda index: index.at(0),
+    "entries": lambda index: index.entries(SEGMENT),
+    "covered": lambda index: index.covered(),
+}
+
+
+class _Rotten(MemoryIndex):
+    """Raises in each question once it is armed."""
+
+    is_armed = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in QUESTIONS and object.__getattribute__(self, "is_armed"):
+            raise BrokenIndexError("rotten block")
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_that_finds_the_index_broken_is_asked_again(question: str) -> None:
+    storage = memory_storage()
+    append_commits(make_writer(storage, 1), [1, 2])
+    index = _Rotten(LOG_ID)
+    catalog = Catalog(storage, index)
+    catalog.refresh()
+    index.is_armed = True
+    assert QUESTIONS[question](catalog.index) == QUESTIONS[question](_fresh(storage).index)
+
+
+def test_an_index_that_could_not_be_filled_gives_no_part_of_an_answer() -> None:
+    inner, trouble = memory_storage(), Trouble(call=1, lasts=2, only=["list"], error=OSError)
+    append_commits(make_writer(inner, 1), [1, 2])
+    storage = FaultyStorage(inner)
+    index = _Rotten(LOG_ID)
+    catalog = Catalog(storage, index)
+    catalog.refresh()
+    index.is_armed, storage.fault = True, trouble
+    for _ in range(2):
+        with pytest.raises(OSError):
+            catalog.index.newest(STORE, 9)
+    assert _versions(catalog) == [1, 2]
+
+
+def test_a_rotten_index_on_disk_is_gone_for_the_next_process(tmp_path: Path) -> None:
+    storage, path = memory_storage(), str(tmp_path / "index")
+    append_commits(make_writer(storage, 1), [1, 2])
+    index = open_index(path, LOG_ID)
+    assert isinstance(index, RocksDictIndex)
+    catalog = Catalog(storage, index)
+    catalog.refresh()
+    for key in [key for key, _ in index._rows.items() if key.startswith(b"f")]:
+        index._rows[key] = b"\x02short"
+    assert _versions(catalog) == [1, 2]
+    catalog.close()
+    again = open_index(path, LOG_ID)
+    assert isinstance(again, RocksDictIndex)
+    assert again.covered() == {}
+    again.close()
+
+
+def test_a_closed_catalog_does_not_fill_an_index_anew(tmp_path: Path) -> None:
+    storage = memory_storage()
+    append_commits(make_writer(storage, 1), [1, 2])
+    catalog = Catalog(storage, open_index(str(tmp_path / "index"), LOG_ID))
+    catalog.refresh()
+    catalog.close()
+    with pytest.raises(BrokenIndexError):
+        catalog.index.newest(STORE, 9)
 
 
 def test_where_storage_cannot_append() -> None:

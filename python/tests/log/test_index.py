@@ -18,7 +18,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log import index_keys
 from spark_cec.log.frame import CommitMeta, Location, Meta, OutputMeta
 from spark_cec.log.index import BrokenIndexError, Covered, Index, MemoryIndex
-from spark_cec.log.meta import LoadedMeta
+from spark_cec.log.meta import CommitFlags, LoadedMeta
 from spark_cec.log.segment import SegmentName
 from tests.log.support import LOG_ID, STORE, checkpoint_id, commit_meta, loaded_meta, output_meta
 
@@ -29,11 +29,11 @@ SMALL = st.integers(0, 4)
 EDGES = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 255, 256, 2**63 - 1])
 
 COMMITS = st.builds(
-    lambda store, version, generation, wall_ms, attempt: commit_meta(
+    lambda store, version, generation, wall_ms, attempt, is_flush: commit_meta(
         version, watermark_ms=0, store=store, generation=generation, wall_ms=wall_ms,
-        checkpoint_id=checkpoint_id(1, attempt),
+        checkpoint_id=checkpoint_id(1, attempt), flags=CommitFlags.FLUSH if is_flush else CommitFlags(0),
     ),
-    st.sampled_from(STORES), EDGES, SMALL, EDGES, SMALL,
+    st.sampled_from(STORES), EDGES, SMALL, EDGES, SMALL, st.booleans(),
 )  # fmt: skip
 OUTPUTS = st.builds(
     lambda number, batch, wall_ms: output_meta(number, batch=batch, wall_ms=wall_ms), SMALL, EDGES, EDGES
@@ -64,7 +64,8 @@ class Model:
         return [(meta, location) for location, meta in sorted(self.frames.items()) if isinstance(meta, kind)]
 
     def commits(self, store: StoreId, first: int, last: int) -> list[tuple[Any, Location]]:
-        found = [pair for pair in self.of(CommitMeta) if pair[0].store == store and first <= pair[0].version <= last]
+        of_store = [pair for pair in self.of(CommitMeta) if pair[0].store == store and not pair[0].is_flush]
+        found = [pair for pair in of_store if first <= pair[0].version <= last]
         return sorted(found, key=lambda pair: (pair[0].version, pair[0].generation, pair[0].wall_ms, pair[1]))
 
     def newest(self, store: StoreId, at_or_below: int) -> list[tuple[Any, Location]]:
@@ -204,6 +205,15 @@ def test_of_a_commit_written_twice_the_first_by_position_counts(index: Index) ->
     assert [entry.location.segment for entry in index.commits(STORE, 3, 3)] == [SEGMENTS[1], SEGMENTS[0]]
 
 
+def test_a_version_whose_commit_is_lost_and_whose_flush_is_not_is_passed_over(index: Index) -> None:
+    flushes = [commit_meta(version, flags=CommitFlags.FLUSH) for version in (1, 3, 4)]
+    metas = [flushes[0], commit_meta(2), *flushes[1:]]
+    frames: list[tuple[Meta, Location]] = [(meta, _location(SEGMENTS[0], slot)) for slot, meta in enumerate(metas)]
+    index.apply(SEGMENTS[0], frames, None)
+    assert [entry.meta.version for entry in index.newest(STORE, 2**62)] == [2]
+    assert index.newest(STORE, 1) == []
+
+
 def test_what_is_covered_is_a_copy(index: Index) -> None:
     index.apply(SEGMENTS[0], [], Covered(10, 2, 3))
     before = index.covered()
@@ -268,7 +278,7 @@ def test_an_index_of_another_log_is_emptied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["empty", "half", "rubbish", "gone"])
 @pytest.mark.parametrize("victim", ["CURRENT", "MANIFEST-*", "*.log", "*.sst", "OPTIONS-*", "rocksdict-config.json"])
 def test_damaged_files_are_no_obstacle(victim: str, damage: str, tmp_path: Path) -> None:
-    path = tmp_path / "index"
+    path = tmp_path / "block" / "index"  # a message of damage may say so, which sounds like a lock
     _filled(path)
     open_index(str(path), LOG_ID).close()
     files = sorted(path.glob(victim))

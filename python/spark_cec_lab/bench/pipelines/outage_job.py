@@ -210,7 +210,7 @@ def run(spec: OutageSpec) -> None:
     """Runs all phases: all inputs, one is cut off, all again, until nothing is tentative; then compares all rows."""
     outage, root, board = spec.outage, Path(spec.home), Board()
     inputs = Inputs(root, outage.rows_per_s, outage.state)
-    spark = session_of(WaySpec("", spec.home, spec.jar, spec.memory, None, 0).spark_conf())
+    spark = session_of(WaySpec("", spec.home, spec.jar, spec.memory, None, 0).spark_conf(is_short=True))
     log = BatchLog(spark, root / "pipeline/flows" / name_flow(0) / "epochs")
     running = _declare(root, outage, board).start(spark)
     inputs.start()

@@ -77,7 +77,7 @@ def declare(home: str) -> Pipeline:
 
 def main(spec: SwitchSpec) -> None:
     """Runs the replica until it is killed."""
-    conf = WaySpec("", spec.scratch, spec.jar, spec.memory, None, 0).spark_conf()
+    conf = WaySpec("", spec.scratch, spec.jar, spec.memory, None, 0).spark_conf(is_short=True)
     declare(spec.home).run(session_of(conf), replica=spec.replica)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NewestQuery = Callable[[], "StreamingQuery | None"]
 
 _LOOK_AGAIN_S = 0.02
+_QUICK_JIT = " -XX:TieredStopAtLevel=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,15 @@ class WaySpec:
         """The reverse of `to_json`."""
         return cls(**json.loads(text))
 
-    def spark_conf(self) -> dict[str, str]:
-        """The whole Spark conf of the session."""
+    def spark_conf(self, *, is_short: bool = False) -> dict[str, str]:
+        """The whole Spark conf of the session. `is_short`: the run ends before C2 would have compiled what it does."""
         return {
             "spark.master": "local[2]",
             "spark.jars": self.jar,
             "spark.driver.memory": self.memory,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={self.home}"',
+            "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={self.home}"{_QUICK_JIT if is_short else ""}',
             "spark.local.dir": self.home,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
