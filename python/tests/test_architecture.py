@@ -33,7 +33,7 @@ FLOORS: Floors = (
         *("checkpoint.columns", "checkpoint.footprints", "checkpoint.policy", "checkpoint.effort"),
     ),
     # 2 contracts
-    ("log.storage", "log.delegating_storage", "log.segment", "log.index", "log.index_keys"),
+    ("log.storage", "log.delegating_storage", "log.segment", "log.index", "log.index_keys", "log.healed_index"),
     # 3 log
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),

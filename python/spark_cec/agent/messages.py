@@ -744,9 +744,9 @@ class ViewOffsetsRequest(Request, frozen=True, kw_only=True):
 class NoteReaderRequest(Request, frozen=True, kw_only=True):
     """Records the progress of a stream, so that the log can delete output that no reader needs.
 
-    `begins`: the stream begins after that batch, whatever an earlier stream of that name has read. `ends`: one of its
-    batches ends with that batch of the log; Spark may run the newest `retained` ones again. Without either, its run is
-    over.
+    `begins`: the stream begins after that batch, whatever an earlier stream of that name has read. `resumes`: its run
+    goes on after that batch. `ends`: one of its batches ends with that batch of the log; Spark may run the newest
+    `retained` ones again. Without any, its run is over.
     """
 
     answer = Done
@@ -755,6 +755,7 @@ class NoteReaderRequest(Request, frozen=True, kw_only=True):
     reader: str
     may_wait: bool
     begins: int | None = None
+    resumes: int | None = None
     ends: int | None = None
     retained: int = 0
 

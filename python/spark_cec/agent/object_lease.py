@@ -81,10 +81,23 @@ class Process:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it surely has ended. A process of another machine or namespace may live."""
+        """Whether it surely has ended. A process of another machine or namespace may live, or one that is hidden."""
         here = Process.find(os.getpid())
-        is_here = here is not None and (here.boot, here.namespace) == (self.boot, self.namespace)
-        return is_here and Process.find(self.pid) != self
+        if here is None or (here.boot, here.namespace) != (self.boot, self.namespace):
+            return False
+        found = Process.find(self.pid)
+        return found != self if found is not None else not _has_number(self.pid)
+
+
+def _has_number(pid: int) -> bool:
+    """Whether some process has that number. `/proc` may hide the processes of other users (`hidepid`)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 @dataclass(frozen=True, slots=True)

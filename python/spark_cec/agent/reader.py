@@ -240,6 +240,8 @@ class ReaderCalls:
             trail = ReaderTrail(log.storage, log.log_id, key[1])
         if request.begins is not None:
             trail.begin(request.begins)
+        elif request.resumes is not None:
+            trail.resume(request.resumes)
         elif request.ends is not None:
             again = self._protocols.read_again_from(parse_settings(request.conf), key[0])
             trail.add(request.ends, request.retained, again)

@@ -19,7 +19,10 @@ LARGEST_BUNDLE_BYTES = 32 << 20
 """Of the segments in a bundle, which is made in memory."""
 
 MOST_AT_ONCE = 4
-"""Bundles that one call makes at most."""
+"""Bundles that one call makes at most, if few segments wait."""
+
+_SHARE_AT_ONCE = 4
+"""If many wait, one call takes a quarter of them. So it keeps up with any number of executors."""
 
 
 def choose_segments(beside: Mapping[str, int], covered: Mapping[str, Covered], count: int) -> list[list[str]]:
@@ -34,7 +37,8 @@ def choose_segments(beside: Mapping[str, int], covered: Mapping[str, Covered], c
         if size <= LARGEST_SEGMENT_BYTES and name in covered and covered[name].end == size
     )
     chosen: list[list[str]] = []
-    while len(ready) >= count + count // 2 and len(chosen) < MOST_AT_ONCE:
+    most = max(MOST_AT_ONCE, len(ready) // count // _SHARE_AT_ONCE)
+    while len(ready) >= count + count // 2 and len(chosen) < most:
         together, total = list[str](), 0
         while ready and len(together) < count and total + beside[ready[0]] <= LARGEST_BUNDLE_BYTES:
             total += beside[ready[0]]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -257,7 +258,11 @@ class PublishedBatches:
 
     def _list_bounds(self) -> tuple[int, int] | None:
         self._cuts_then = len(self.cuts.known)
-        known, found = self._bounds, batches(self._storage, self.cuts)
+        kept_from = 0
+        with suppress(DamagedLog):  # who reads batches gets that error
+            kept_from = retired_before(self._storage)
+        # A crash may have come between the note of what is let go and its deletion.
+        known, found = self._bounds, [each for each in batches(self._storage, self.cuts) if each >= kept_from]
         self._bounds = (found[0], found[-1]) if found else None
         # After months a log has millions of manifests, and a listing is slow.
         self._schedule_listing(RELIST_S if self._bounds != known else min(2 * self._every_s, RELIST_MOST_S))

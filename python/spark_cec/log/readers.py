@@ -43,6 +43,7 @@ class ReaderTrail:
         self._log_id = log_id
         self._path = _path(name)
         self._mark: tuple[int, int] | None = None
+        self._ends = deque[int]()
         self._read()
 
     def begin(self, batch: int) -> None:
@@ -50,6 +51,16 @@ class ReaderTrail:
         self._through, self._mark = batch, None
         self._ends.clear()
         self.save()
+
+    def resume(self, batch: int) -> None:
+        """Says that the stream goes on after `batch` of the log. It was taken back if it has read further already.
+
+        The ends of what was taken back would let go of output that the stream may ask for again.
+        """
+        if max(self._ends, default=self._through) > batch:
+            self._ends = deque(end for end in self._ends if end <= batch)
+            self._through = min(self._through, batch)
+            self.save()
 
     def add(self, end: int, retained: int, again_from: int | None = None) -> None:
         """Records a committed batch of the stream, which ended with `end`; Spark's offset log keeps `retained` batches.

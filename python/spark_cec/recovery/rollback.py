@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.errors import TransientError, UnsuitableCheckpoint
 from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import forget_reads
@@ -18,6 +18,8 @@ from spark_cec.recovery.generations import newest_generation, next_generation, r
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.reach import Reach, name_finisher
 from spark_cec.recovery.spark_logs import committed_batch, files_of_later_batches, operator_files, planned_batches
+
+_DELETIONS = 3
 
 
 def roll_back(
@@ -60,9 +62,7 @@ def roll_back(
         _delete(checkpoint, path)
     query = QUERY.read_if_sound(own)
     if query is not None and not query.get("provider"):
-        later = files_of_later_batches(checkpoint, batch)
-        checkpoint.delete_all([_checksum_of(path) for path in later])  # first, as in `_delete`
-        checkpoint.delete_all(later)
+        _delete_later_state(checkpoint, batch)
     for path in reversed(list(operator_files(checkpoint) if batch < 0 else ())):
         _delete(checkpoint, path)
     decided = FALLBACK.read(own)  # 5
@@ -175,6 +175,25 @@ def _delete_later_entries(checkpoint: Storage, name: str, batch: int) -> None:
     for number in sorted(_list_batches(checkpoint, name), reverse=True):
         if number > batch:
             _delete(checkpoint, f"{name}/{number}")
+
+
+def _delete_later_state(checkpoint: Storage, batch: int) -> None:
+    """Deletes what Spark's own provider has of later versions: it would begin from a snapshot that is left.
+
+    Looks again after the deletion, because S3 may keep some of many files and not say so to fsspec.
+    """
+    for _ in range(_DELETIONS):
+        later = files_of_later_batches(checkpoint, batch)
+        if not later:
+            return
+        checkpoint.delete_all([_checksum_of(path) for path in later])  # first, as in `_delete`
+        checkpoint.delete_all(later)
+    left = files_of_later_batches(checkpoint, batch)
+    if left:
+        raise TransientError(
+            f"{checkpoint.url}: {len(left)} files of later state are still there after {_DELETIONS} deletions, such as "
+            f"{left[0]}: see why the storage keeps them, and take the query back again"
+        )
 
 
 def _list_batches(checkpoint: Storage, name: str) -> list[int]:

@@ -117,12 +117,16 @@ class Child:
                     word = f"no word from the query for {timeout_s:.0f} s: {self._last_errors()}"
                     raise BenchError(word) from None
 
-    def ask(self, line: str, timeout_s: float) -> dict[str, Any]:
-        """Gives it a line on its standard input, and waits for its next event. Raises `BenchError` as `events` does."""
+    def tell(self, line: str) -> None:
+        """Gives it a line on its standard input."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # then it has ended, and its last words say why
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
+
+    def ask(self, line: str, timeout_s: float) -> dict[str, Any]:
+        """Gives it a line on its standard input, and waits for its next event. Raises `BenchError` as `events` does."""
+        self.tell(line)
         for event in self.events(timeout_s):
             return event
         raise BenchError(f"the process has ended without an answer: {self._last_errors()}")

@@ -180,6 +180,22 @@ def test_a_number_that_others_have_used_meanwhile_gives_no_lease(world: World) -
     assert trusts(later[0]) + trusts(taker) <= 1
 
 
+def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/proc` shows a user none of the others, if it is mounted with `hidepid`."""
+    here = Process.find(os.getpid())
+    assert here is not None
+    hidden = replace(here, pid=1)
+    find = Process.find
+    monkeypatch.setattr(Process, "find", lambda pid: None if pid == 1 else find(pid))
+    assert not hidden.is_gone
+
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError(pid, signal)
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not hidden.is_gone
+
+
 def test_a_holder_of_this_machine_that_is_gone_needs_no_wait(world: World) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = Process.find(child.pid)

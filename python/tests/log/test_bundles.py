@@ -467,9 +467,19 @@ def _beside(sizes: list[int]) -> tuple[dict[str, int], dict[str, Covered]]:
 def test_the_oldest_are_chosen_and_the_newest_stay() -> None:
     assert choose_segments(*_beside([10] * 5), count=4) == []
     assert choose_segments(*_beside([10] * 6), count=4) == [[_name(seq) for seq in range(4)]]
-    chosen = choose_segments(*_beside([10] * 100), count=4)
+    chosen = choose_segments(*_beside([10] * 60), count=4)
     assert len(chosen) == MOST_AT_ONCE
     assert [name for each in chosen for name in each] == [_name(seq) for seq in range(4 * MOST_AT_ONCE)]
+
+
+@pytest.mark.parametrize("a_call", [20, 140, 400, 4_000])
+def test_bundles_keep_up_with_any_number_of_executors(a_call: int) -> None:
+    """A call comes after so many new segments: one for each executor and batch."""
+    waiting = 0
+    for _ in range(60):
+        waiting += a_call
+        waiting -= sum(map(len, choose_segments(*_beside([10] * waiting), count=32)))
+    assert waiting <= 5 * a_call + 48
 
 
 def test_only_small_segments_that_are_known_to_their_end_are_chosen() -> None:

@@ -29,6 +29,7 @@ from spark_cec.log.manifest import (
     load_between,
     manifest_path,
     publish,
+    restore_retirement,
     retire,
     retired_before,
 )
@@ -256,6 +257,17 @@ def test_new_batches_are_found_without_listing_all() -> None:
     assert published.bounds() == (10, 39), "behind a gap"
     now[0] = RELIST_S
     assert published.bounds() == (10, 41)
+
+
+def test_a_batch_that_is_let_go_and_not_yet_deleted_is_not_the_first_one() -> None:
+    """A crash came between the note and the deletion."""
+    storage = memory_storage()
+    for batch in range(6):
+        publish(storage, dataclasses.replace(ONE, batch=batch))
+    restore_retirement(storage, 4)
+    assert PublishedBatches(storage).bounds() == (4, 5)
+    restore_retirement(storage, 6)
+    assert PublishedBatches(storage).bounds() is None
 
 
 def test_what_is_not_there_is_listed_ever_more_seldom() -> None:

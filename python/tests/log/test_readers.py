@@ -51,6 +51,23 @@ def test_many_short_runs_are_as_good_as_a_long_one(storage: Storage) -> None:
     assert slowest_reader(storage, LOG_ID, ["alerts"]) == 300 - 3 * KEPT - 3 + 1
 
 
+def test_a_reader_that_was_taken_back_keeps_as_much_as_one_that_never_went_further(storage: Storage) -> None:
+    run(storage, *range(20))
+    again = ReaderTrail(storage, LOG_ID, "alerts")
+    again.resume(12)
+    for end in range(30, 30 + KEPT - 2):  # as after a pause: its first batch takes all that there is
+        again.add(end, RETAINED)
+    again.save()
+    assert slowest_reader(storage, LOG_ID, ["alerts"]) == 12, "the start of its oldest batch that may run again"
+
+
+def test_a_run_that_goes_on_where_it_was_changes_nothing(storage: Storage) -> None:
+    run(storage, *range(20))
+    before = storage.read("readers/alerts.json")
+    ReaderTrail(storage, LOG_ID, "alerts").resume(19)
+    assert storage.read("readers/alerts.json") == before
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_run_goes_behind_what_it_has_let_go(storage: Storage, seed: int) -> None:
     """Runs that are stopped or killed, whose next begins with batches that ran before, of one to three of the log's."""

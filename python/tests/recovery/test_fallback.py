@@ -11,7 +11,7 @@ from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.ids import NO_CHECKPOINT, StoreId, new_id
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import FrameKind
-from spark_cec.log.index import MemoryIndex
+from spark_cec.log.index import Index, MemoryIndex
 from spark_cec.log.record import RecordKind, encode_records
 from spark_cec.log.segment import Location, segment_path
 from spark_cec.recovery.decide import choose_base, refuse_foreign_fallback
@@ -197,7 +197,7 @@ def test_what_falling_back_costs_is_told_by_the_footers() -> None:
     assert cost.inputs == sum(len(batch) for batch in run.batches[1:])
 
 
-def done_entries(*commits: tuple[StoreId, int, int, int, int]) -> MemoryIndex:
+def done_entries(*commits: tuple[StoreId, int, int, int, int]) -> Index:
     """(store, version, generation, oldest footprint, dirty windows) each."""
     log = Log()
     for store, version, generation, oldest, dirty in commits:
@@ -206,9 +206,7 @@ def done_entries(*commits: tuple[StoreId, int, int, int, int]) -> MemoryIndex:
             checkpoint_id=new_id(),
         )  # fmt: skip
         log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
-    index = log.catalog.index
-    assert isinstance(index, MemoryIndex)
-    return index
+    return log.catalog.index
 
 
 OLD = [(FIRST, 10, 4, 3, 2), (SECOND, 10, 4, 3, 2)]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.errors import TransientError, UnsuitableCheckpoint
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import manifest_path, retire
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail, slowest_reader
+from spark_cec.log.storage import Storage
+from spark_cec.recovery import rollback
 from spark_cec.recovery.attempts import read_attempts
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Fallback, save_fallback
 from spark_cec.recovery.rollback import (
@@ -133,6 +137,44 @@ def test_at_the_beginning_there_are_no_operators(tmp_path: Path) -> None:
         roll_back(*query.parts(), batch)
         left = [path for path in (tmp_path / str(batch) / "state").rglob("*") if path.is_file()]
         assert len(left) == (0 if batch < 0 else len(files) + 1), left  # with the checksum of the first
+
+
+class _KeepsSome:
+    """As S3 by fsspec: a deletion of many may leave some, and nobody says so."""
+
+    def __init__(self, inner: Storage, times: int) -> None:
+        self._inner, self._times = inner, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        self._times -= 1
+        self._inner.delete_all(paths[:-1] if self._times >= 0 else paths)
+
+
+@pytest.mark.parametrize("times", [2, 100])
+def test_state_that_the_storage_kept_is_deleted_again_or_named(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(tmp_path)
+
+    def list_later(checkpoint: Storage, batch: int) -> list[str]:
+        names = [file.name for file in checkpoint.list("state/0/0")]
+        return [f"state/0/0/{name}" for name in names if int(name.partition(".")[0]) > batch + 1]
+
+    monkeypatch.setattr(rollback, "files_of_later_batches", list_later)
+    QUERY.write(query.own, {"log_id": "00", "log_home": "log"})
+    for version in (3, 7, 8):
+        query.checkpoint.create(f"state/0/0/{version}.snapshot", b"x")
+    checkpoint: Any = _KeepsSome(query.checkpoint, times)
+    if times > 2:
+        with pytest.raises(TransientError, match=r"1 files of later state .* take the query back again"):
+            roll_back(checkpoint, query.own, query.log, 3)
+        assert ROLLBACK.is_in(query.own), "no start goes on"
+    else:
+        roll_back(checkpoint, query.own, query.log, 3)
+        assert [file.name for file in query.checkpoint.list("state/0/0")] == ["3.snapshot"]
 
 
 def test_a_pending_one_to_elsewhere_is_overtaken(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs one job of a pipeline to its end, in a process of its own."""
+"""Runs jobs of pipelines to their ends: each in a process of its own, or all in one process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ def start_job(module: str, spec: str, errors: Path) -> Child:
 def run_job(module: str, spec: str, home: Path, silence_s: float, say: Say) -> dict[str, Any]:
     """Runs a job; answers what it tells with `done`, rounded. Raises `BenchError` if it fails or falls silent."""
     with start_job(module, spec, home / "job.log") as job:
-        for event in job.events(silence_s):
-            if event.pop("done", False):
-                return {key: round(value, 3) if isinstance(value, float) else value for key, value in event.items()}
-            say(f"{event}")
+        return await_result(job, silence_s, say)
+
+
+def await_result(job: Child, silence_s: float, say: Say) -> dict[str, Any]:
+    """What a job tells with `done`, rounded. Raises `BenchError` if it ends without that, or falls silent."""
+    for event in job.events(silence_s):
+        if event.pop("done", False):
+            return {key: round(value, 3) if isinstance(value, float) else value for key, value in event.items()}
+        say(f"{event}")
     raise BenchError("the run ended without a result")
 
 

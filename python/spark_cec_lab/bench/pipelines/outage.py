@@ -2,6 +2,7 @@
 
 A second of the paper is `scale` seconds here, because a batch of Spark takes about a second. The scale is the least one
 at which X less alpha times X is the time that the first tentative row needs; a run before all others measures that.
+All runs share one Spark session. The very first one does not count, because its JVM still compiles.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from spark_cec.session import jar_path
 from spark_cec_lab.bench.measure import Say, after
-from spark_cec_lab.bench.pipelines.one_job import run_job, spread
+from spark_cec_lab.bench.pipelines.one_job import await_result, spread, start_job
 from spark_cec_lab.bench.pipelines.outage_job import Outage, OutageSpec
+from spark_cec_lab.bench.pipelines.way_job import WaySpec
 from spark_cec_lab.bench.processes import BenchError
 
 _JOB = "spark_cec_lab.bench.pipelines.outage_job"
 _SILENCE_S = 700.0
+_FIRST = Outage(15.0, 5.0, 8.0)
 
 ALPHA, QUICK_ALPHA = 0.9, 0.6
 """With the smaller one a run is a quarter as long, because more of X is left for the start of an epoch."""
@@ -176,10 +180,18 @@ def outages(
 
     Raises `BenchError` if a stable row is wrong, is missing or came twice.
     """
-    jar, scale, found = str(shutil.copy(jar_path(), work)), chosen.scale, dict[int, list[Any]]()
+    with OutageRuns(memory, work) as runs:
+        return _run_all(chosen, runs, write, say)
+
+
+def _run_all(
+    chosen: Selection, runs: OutageRuns, write: Callable[[dict[str, Any]], None], say: Say
+) -> list[dict[str, Any]]:
+    scale, found = chosen.scale, dict[int, list[Any]]()
+    runs.warm_up(say)
     if scale is None:
         alpha = chosen.alpha_of_flows
-        first = _run(OutageSpec(str(work / "run"), jar, memory, Outage(15.0, 5.0, 8.0)), after("first run: ", say))
+        first = runs.run(_FIRST, after("the scale: ", say))
         scale = find_scale(first, alpha)
         write({"kind": "run", "task": "availability", "part": "scale", "scale": scale, "alpha": alpha, **first})
         say(f"a second of the paper is {scale:g} s here: the first tentative row took {first['first_tentative_s']} s")
@@ -188,7 +200,7 @@ def outages(
         for i in range(len(points)) if number % 2 == 0 else reversed(range(len(points))):
             point = points[i]
             name = f"round {number + 1}/{chosen.rounds}, {point.part.value}, {point.series}, {point.x:g}: "
-            done = _run(OutageSpec(str(work / "run"), jar, memory, point.outage), after(name, say))
+            done = runs.run(point.outage, after(name, say))
             found.setdefault(i, []).append(done)
             write({"kind": "run", **describe(point, scale), "round": number + 1, **done})
     summaries = [summary(point, scale, found[i]) for i, point in enumerate(points)]
@@ -239,19 +251,43 @@ def _catch_up(found: Sequence[dict[str, Any]]) -> dict[str, float] | None:
 
 def measure_process_us(memory: str, work: Path, write: Callable[[dict[str, Any]], None], say: Say) -> float:
     """Microseconds for a row more while a flow catches up, by one run. Raises `BenchError`."""
-    jar = str(shutil.copy(jar_path(), work))
-    done = _run(OutageSpec(str(work / "run"), jar, memory, Outage(15.0, 5.0, 8.0, rows_per_s=6_000)), say)
+    with OutageRuns(memory, work) as runs:
+        runs.warm_up(say)
+        done = runs.run(replace(_FIRST, rows_per_s=6_000), say)
     write({"kind": "run", "task": "availability", "part": Part.TABLE_2.value, **done})
     return float(done["costs"]["row_us"])
 
 
-def _run(spec: OutageSpec, say: Say) -> dict[str, Any]:
-    home = Path(spec.home)
-    home.mkdir()
-    try:
-        done = run_job(_JOB, spec.to_json(), home, _SILENCE_S + spec.outage.cut_s, say)
+class OutageRuns:
+    """Runs outages one after the other, on one Spark session. As a context manager it leaves no process behind."""
+
+    def __init__(self, memory: str, work: Path) -> None:
+        """Starts the session. `memory`: of its JVM."""
+        jar = str(shutil.copy(jar_path(), work))
+        self._home, session = work / "run", work / "session"
+        session.mkdir()
+        self._job = start_job(_JOB, WaySpec("", str(session), jar, memory, None, 0).to_json(), work / "job.log")
+
+    def __enter__(self) -> OutageRuns:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._job.kill()
+
+    def run(self, outage: Outage, say: Say) -> dict[str, Any]:
+        """The result of one outage. Raises `BenchError` if a stable row is wrong, is missing or came twice."""
+        self._home.mkdir()
+        try:
+            self._job.tell(OutageSpec(str(self._home), outage).to_json())
+            done = await_result(self._job, _SILENCE_S + outage.cut_s, say)
+        finally:
+            shutil.rmtree(self._home)
         if done["wrong"]:
             raise BenchError(f"{done['wrong']} of {done['stable']} stable windows are wrong")
         return done
-    finally:
-        shutil.rmtree(home)
+
+    def warm_up(self, say: Say) -> None:
+        """One run whose result does not count: the JVM has then compiled what the others share."""
+        self.run(_FIRST, after("first run, which does not count: ", say))

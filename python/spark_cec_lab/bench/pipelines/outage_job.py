@@ -1,7 +1,8 @@
 """One outage: three inputs, of which one is cut off for a while, and a chain of flows that answers meanwhile.
 
-`python -m spark_cec_lab.bench.pipelines.outage_job SPEC` runs it once. A thread writes files of rows for each input,
-twice a second; so the right answers are known without Spark. The first flow unites the inputs by buckets, and counts
+`python -m spark_cec_lab.bench.pipelines.outage_job SPEC` runs one for each line of its input, all on one Spark
+session: what the JVM has compiled for one run serves the others. A thread writes files of rows for each input, twice
+a second; so the right answers are known without Spark. The first flow unites the inputs by buckets, and counts
 their rows in windows of a second, by 100 keys. Each later flow of the chain does the same with the rows of the one
 before it. One JSON line for each phase, the last one with `done`.
 """
@@ -9,7 +10,9 @@ before it. One JSON line for each phase, the last one with `done`.
 from __future__ import annotations
 
 import json
+import math
 import os
+import queue
 import statistics
 import sys
 import threading
@@ -21,7 +24,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_cec_lab.bench.flink_job import end_with_the_parent
 from spark_cec_lab.bench.pipelines.batch_log import BatchLog, find_costs
 from spark_cec_lab.bench.pipelines.driver import session_of
 from spark_cec_lab.bench.pipelines.topology import name_parameters
@@ -75,11 +77,9 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class OutageSpec:
-    """What runs below `home`. `jar`, `memory`: of Spark."""
+    """What runs below `home`."""
 
     home: str
-    jar: str
-    memory: str
     outage: Outage
 
     def to_json(self) -> str:
@@ -206,18 +206,17 @@ class Processors:
         return sum(member.cpu_s for member in members_of(os.getsid(0)))
 
 
-def run(spec: OutageSpec) -> None:
+def run(spec: OutageSpec, spark: SparkSession) -> None:
     """Runs all phases: all inputs, one is cut off, all again, until nothing is tentative; then compares all rows."""
     outage, root, board = spec.outage, Path(spec.home), Board()
     inputs = Inputs(root, outage.rows_per_s, outage.state)
-    spark = session_of(WaySpec("", spec.home, spec.jar, spec.memory, None, 0).spark_conf(is_short=True))
     log = BatchLog(spark, root / "pipeline/flows" / name_flow(0) / "epochs")
     running = _declare(root, outage, board).start(spark)
     inputs.start()
     log.start()
     _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S * outage.chain + 1, "the first windows")
     processors = Processors()
-    _pass(running, SETTLED_S)
+    _settle(running, lambda: _delay_s(board, inputs))
     processors.end("usual")
     _wait(running, lambda: not _has_epoch(running), "no epoch is open")
     board.forget_tentative()
@@ -309,6 +308,16 @@ def _wait(running: RunningPipeline, look: Callable[[], Any], what: str) -> None:
             raise SystemExit(f"not within {_PATIENCE_S:.0f} s: {what}")
 
 
+def _settle(running: RunningPipeline, delay_s: Callable[[], float]) -> None:
+    """Lets time pass until the delay has had no new least for a while: what waited for the queries' start is read."""
+    least, since = math.inf, time.monotonic()
+    while time.monotonic() - since < SETTLED_S:
+        _pass(running, _LOOK_S)
+        now = delay_s()
+        if now < least:
+            least, since = now, time.monotonic()
+
+
 def _pass(running: RunningPipeline, seconds: float) -> None:
     """Lets time pass. Ends the process if a flow has failed."""
     end = time.monotonic() + seconds
@@ -356,6 +365,16 @@ def _tell(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
 
 
+def _listen(lines: queue.SimpleQueue[str]) -> None:
+    """Passes the lines of the standard input on. At its end the parent has ended, and then so ends this process."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
-    run(OutageSpec.from_json(sys.argv[1]))
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
+    session = session_of(WaySpec.from_json(sys.argv[1]).spark_conf(is_short=True))
+    while True:
+        run(OutageSpec.from_json(asked.get()), session)

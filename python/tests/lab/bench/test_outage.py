@@ -98,7 +98,7 @@ def test_a_summary_has_the_papers_seconds() -> None:
 
 
 def test_a_spec_survives_json() -> None:
-    spec = OutageSpec("home", "a.jar", "2g", Outage(5.0, 2.0, 3.0, "delay", "suspend", 3, 100, 0.5))
+    spec = OutageSpec("home", Outage(5.0, 2.0, 3.0, "delay", "suspend", 3, 100, 0.5))
     assert OutageSpec.from_json(spec.to_json()) == spec
 
 

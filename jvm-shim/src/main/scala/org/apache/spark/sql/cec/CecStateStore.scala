@@ -84,7 +84,12 @@ private[cec] final class CecReadStore(
   }
 }
 
-/** A store that takes the windows from one version to the next. */
+/**
+ * A store that takes the windows from one version to the next.
+ *
+ * Commit, abort and release exclude each other. A task may commit in a thread of its own, as in `RDD.pipe`, and its end
+ * does not wait for that thread.
+ */
 private[cec] final class CecStateStore(
     id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long, lock: TaskLock, val version: Long, storeConf: StateStoreConf, hadoopConf: Configuration,
     durable: DurableVersions)
@@ -119,7 +124,7 @@ private[cec] final class CecStateStore(
     state.live.remove(key)
   }
 
-  override def commit(): Long = {
+  override def commit(): Long = synchronized {
     verifyUpdating("commit")
     try {
       val named = storeConf.enableStateStoreCheckpointIds
@@ -139,16 +144,15 @@ private[cec] final class CecStateStore(
     }
   }
 
-  override def abort(): Unit = if (phase == Phase.Updating) {
-    phase = Phase.Aborted
-    if (turns.isCurrent(turn)) state.rollback()
-    lock.release()
-  }
+  override def abort(): Unit = giveUp(Phase.Aborted)
+  override def release(): Unit = giveUp(Phase.Released)
 
-  override def release(): Unit = if (phase == Phase.Updating) {
-    phase = Phase.Released
-    if (turns.isCurrent(turn)) state.rollback()
-    lock.release()
+  private def giveUp(as: Phase.Value): Unit = synchronized {
+    if (phase == Phase.Updating) {
+      phase = as
+      if (turns.isCurrent(turn)) state.rollback()
+      lock.release()
+    }
   }
 
   override def hasCommitted: Boolean = phase == Phase.Committed

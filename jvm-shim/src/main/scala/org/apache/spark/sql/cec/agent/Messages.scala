@@ -457,7 +457,7 @@ private[cec] final case class ViewOffsetsRequest(
 /** Records the progress of a stream, so that the log can delete output that no reader needs. */
 private[cec] final case class NoteReaderRequest(
     path: String, conf: Map[String, String], reader: String, mayWait: Boolean, begins: Option[Long] = None,
-    ends: Option[Long] = None, retained: Long = 0L)
+    resumes: Option[Long] = None, ends: Option[Long] = None, retained: Long = 0L)
     extends AgentRequest("note_reader") {
   override type Answer = Unit
   override def toJson: ObjectNode = {
@@ -467,6 +467,7 @@ private[cec] final case class NoteReaderRequest(
     node.put("reader", reader)
     node.put("may_wait", mayWait)
     node.set[JsonNode]("begins", Json.orNull(begins)(value => Json.node(value)))
+    node.set[JsonNode]("resumes", Json.orNull(resumes)(value => Json.node(value)))
     node.set[JsonNode]("ends", Json.orNull(ends)(value => Json.node(value)))
     node.put("retained", retained)
     node

@@ -2,6 +2,7 @@ package org.apache.spark.sql.cec.recovery
 
 import java.util.Locale
 
+import org.apache.spark.sql.catalyst.encoders.AgnosticEncoders.{IterableEncoder, MapEncoder}
 import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
@@ -11,7 +12,7 @@ import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.{DoubleType, FloatType}
+import org.apache.spark.sql.types.{DoubleType, FloatType, MapType}
 
 /**
  * Decides for each stateful operator of a query whether a replay gives the same state (docs/queries.md). An operator
@@ -63,8 +64,10 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     case d: Deduplicate => d.keys.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
     case d: Distinct => d.output.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
     case f: FlatMapGroupsWithState =>
-      judgeTimeout(f.timeout).orElse(CountWindow.against(f.func).getOrElse(judgeFunction)).orElse(judgeGroups(f.groupingAttributes))
-    case f: FlatMapGroupsInPandasWithState => judgeTimeout(f.timeout).orElse(judgeFunction).orElse(judgeGroups(f.groupingAttributes))
+      judgeTimeout(f.timeout).orElse(CountWindow.against(f.func).getOrElse(judgeFunction.orElse(judgeState(f.stateEncoder.encoder))))
+        .orElse(judgeGroups(f.groupingAttributes))
+    case f: FlatMapGroupsInPandasWithState =>
+      judgeTimeout(f.timeout).orElse(judgeFunction).orElse(judgeState(f.stateType)).orElse(judgeGroups(f.groupingAttributes))
     // Deferral would save nothing: a key is written when it is first seen, and never changes.
     case _: DeduplicateWithinWatermark => Some("a key's time is that of the first of its rows, and these come in any order")
     case _: Join => Some("the keys of a join's four stores depend on one another")
@@ -82,6 +85,10 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
   private def judgeFunction: Option[String] = Option.when(!promises.functionsAreOrderFree)(
     "its function may depend on the order of a key's rows, and on how they are split into chunks; if it does not, say so with " +
       "spark.sql.streaming.stateStore.cec.functions.orderFree=on")
+
+  /** A promise about the order of rows says nothing about entries whose order is that of their insertion. */
+  private def judgeState(state: Any): Option[String] = Option.when(DeferralAnalysis.hasUnorderedParts(state))(
+    "its state has a map or a set, whose bytes depend on the order in which its entries came; keep them in a sorted sequence")
 
   /** Of keys that are equal the first row's stays, as its bytes are. An aggregation makes one number of both zeros before. */
   private def judgeGroups(keys: Seq[Attribute]): Option[String] =
@@ -147,6 +154,17 @@ private[recovery] object DeferralAnalysis {
   def isFixed(leaf: LeafNode): Boolean = leaf match {
     case local: LocalRelation => local.data.isEmpty
     case _: OneRowRelation | _: Range => true
+    case _ => false
+  }
+
+  /** Whether a type or an encoder has a map or a set somewhere. Both are trees of case classes. */
+  def hasUnorderedParts(tree: Any): Boolean = tree match {
+    case _: MapType | _: MapEncoder[_, _, _] => true
+    case many: IterableEncoder[_, _] =>
+      val kind = many.clsTag.runtimeClass
+      classOf[scala.collection.Set[_]].isAssignableFrom(kind) || classOf[java.util.Set[_]].isAssignableFrom(kind) || hasUnorderedParts(many.element)
+    case several: Iterable[_] => several.exists(hasUnorderedParts)
+    case node: Product => node.productIterator.exists(hasUnorderedParts)
     case _ => false
   }
 

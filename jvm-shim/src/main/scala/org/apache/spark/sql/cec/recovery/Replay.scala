@@ -1,6 +1,8 @@
 package org.apache.spark.sql.cec.recovery
 
+import java.io.FileNotFoundException
 import java.net.{SocketException, SocketTimeoutException, UnknownHostException}
+import java.nio.file.NoSuchFileException
 import java.util.UUID
 import java.util.concurrent.TimeoutException
 
@@ -16,7 +18,7 @@ import org.apache.spark.sql.cec.ui.CecTab
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.execution.streaming.runtime.{QueryExecutionThread, StreamExecution, StreamingRelation}
+import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, QueryExecutionThread, StreamExecution, StreamingRelation}
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 import org.apache.spark.util.SystemClock
 
@@ -30,6 +32,9 @@ private[recovery] final class Replay(
     extends Logging {
   private val count = last - first + 1
   private val accept = run.accept
+
+  /** The failure of the attempt before, by its batch and its first cause. */
+  private var earlierFailure: Option[(Long, Class[_])] = None
 
   /** False after a note failed, so that the log tells the failure once. */
   private var areNotesWorking = true
@@ -72,7 +77,11 @@ private[recovery] final class Replay(
       case NonFatal(failure) if !isLast && Replay.hasLostAStore(failure) =>
         logWarning(s"Spark CEC: $name has lost a state store in its replay of batch ${newest + 1}, and begins the replay again", failure)
         false
-      case NonFatal(failure) if !accept || !Replay.isOfInputOrQuery(failure) =>
+      case NonFatal(failure) if !isLast && accept && Replay.mayPass(failure) && !hasFailedSo(newest + 1, failure) =>
+        logWarning(s"Spark CEC: $name could not replay batch ${newest + 1}, and tries it once more: onDivergence=accept is for failures that stay", failure)
+        earlierFailure = Some((newest + 1, Replay.firstCause(failure).getClass))
+        false
+      case NonFatal(failure) if !accepts(newest + 1, failure) =>
         val seen = if (newest < first) "" else s"; ${nameBatches(first, newest)} had ${reporter.rows} rows in this replay"
         val (span, execution) = failing
         throw Replay.explainFailure(
@@ -82,9 +91,16 @@ private[recovery] final class Replay(
         logWarning(s"Spark CEC: $name could not finish its replay; its state is taken as the replay left it, because " +
           "spark.sql.streaming.stateStore.cec.onDivergence=accept", failure)
         noteProgress(last)
+        // What asks for the query's last batch must not get the one at which the replay ended.
+        session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, last.toString)
         true
     }
   }
+
+  private def accepts(batch: Long, failure: Throwable): Boolean =
+    accept && Replay.isOfInputOrQuery(failure) && (!Replay.mayPass(failure) || hasFailedSo(batch, failure))
+
+  private def hasFailedSo(batch: Long, failure: Throwable): Boolean = earlierFailure.contains((batch, Replay.firstCause(failure).getClass))
 
   private def makeExecution(span: ReplaySpan, reporter: SilentReporter, afterBatch: Long => Unit): ReplayExecution = {
     val own = span.settings.restoredIn(session)
@@ -193,6 +209,21 @@ private[recovery] object Replay {
     case _: VirtualMachineError | _: SocketException | _: SocketTimeoutException | _: UnknownHostException | _: TimeoutException => false
     case other => !derivesFrom(other.getClass, Retriable) && Option(other.getMessage).forall(words => !OfMachine.exists(words.contains))
   }
+
+  /**
+   * Whether nothing says that the input is gone or that the query's expression fails: then a worker may have ended, or
+   * a server may not answer. Such a failure must come twice, at the same batch, before it counts as the input's.
+   */
+  private[recovery] def mayPass(failure: Throwable): Boolean = isOfInputOrQuery(failure) && !causesOf(failure).exists {
+    case ours: CecException => OfInput.exists(ours.isA)
+    case _: FileNotFoundException | _: NoSuchFileException | _: ArithmeticException => true
+    case other => derivesFrom(other.getClass, OutOfRange)
+  }
+
+  private[recovery] def firstCause(failure: Throwable): Throwable = causesOf(failure).last
+
+  /** Kafka's word for records that are gone. */
+  private val OutOfRange = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException"
 
   /** What Kafka's client may try again. By its name, because the connector is no dependency of ours. */
   private val Retriable = "org.apache.kafka.common.errors.RetriableException"

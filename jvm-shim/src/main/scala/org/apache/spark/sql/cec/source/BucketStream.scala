@@ -103,6 +103,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BucketOffset]
+    if (!checked && copies.isEmpty) view.noteResumed(from.first - 1)
     val end = view.bucketsAfter(from, checked, buckets, BucketPlace(query, place, leader, leads = leader == id, BucketWaits.leftOut))
     checked = true
     BucketWaits.note(end)

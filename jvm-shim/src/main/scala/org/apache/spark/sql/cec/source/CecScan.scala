@@ -4,6 +4,7 @@ import java.nio.channels.FileChannel
 import java.nio.file.{Files, Paths, StandardOpenOption}
 
 import org.apache.arrow.vector.ipc.ArrowStreamReader
+import org.apache.arrow.vector.types.pojo.Field
 
 import org.apache.spark.sql.cec.Acquired
 import org.apache.spark.sql.cec.agent.Json
@@ -13,7 +14,7 @@ import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeRow}
 import org.apache.spark.sql.connector.read._
 import org.apache.spark.sql.connector.read.streaming._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{StructField, StructType}
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
 import org.apache.spark.unsafe.Platform
@@ -81,7 +82,8 @@ private[source] final class CecReaderFactory(view: View, schema: StructType) ext
       case (CecPartition(split, _), windows: WindowsView) =>
         val columns = Seq("key", "value", "partition", "footprint_version", "dirty")
         new WindowReader(new ArrowReader(windows.read(split, columns), windows.stored), windows, schema)
-      case (CecPartition(split, constants), _) => new ArrowReader(view.read(split, without(constants)), schema, constants)
+      case (CecPartition(split, constants), _) =>
+        new ArrowReader(view.read(split, without(constants)), schema, constants, if (view.hasFormerTypes) Some(split) else None)
       case (EpochPartition(split, constants, flow, number), output: OutputView) =>
         new ArrowReader(output.copy(path = flow).readEpoch(number)(_.read(split, without(constants))).flatten, schema, constants)
       case (other, _) => throw new IllegalStateException(s"$other is no piece of a log")
@@ -91,8 +93,13 @@ private[source] final class CecReaderFactory(view: View, schema: StructType) ext
   private def without(constants: Map[String, Any]): Seq[String] = schema.fieldNames.toSeq.filterNot(constants.contains)
 }
 
-/** Reads the agent's spool file, and removes it. A row is valid until the next call of `next`. */
-private final class ArrowReader(spool: Option[String], schema: StructType, constants: Map[String, Any] = Map.empty) extends PartitionReader[InternalRow] {
+/**
+ * Reads the agent's spool file, and removes it. A row is valid until the next call of `next`.
+ *
+ * @param unsure the split, if its columns may have other types than the schema: Arrow would take their bytes for the schema's
+ */
+private final class ArrowReader(spool: Option[String], schema: StructType, constants: Map[String, Any] = Map.empty, unsure: Option[String] = None)
+    extends PartitionReader[InternalRow] {
   private val acquired = new Acquired
   spool.foreach(file => acquired.undo(Files.deleteIfExists(Paths.get(file))))
   private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec read", 0, Long.MaxValue))
@@ -100,7 +107,11 @@ private final class ArrowReader(spool: Option[String], schema: StructType, const
   private val reader = channel.map(open => acquired(new ArrowStreamReader(open, allocator)))
   private lazy val vectors: Array[ColumnVector] = schema.fields.map { field =>
     if (constants.contains(field.name)) TentativeColumns.vector(field, constants(field.name))
-    else new ArrowColumnVector(reader.get.getVectorSchemaRoot.getVector(field.name)): ColumnVector
+    else {
+      val vector = reader.get.getVectorSchemaRoot.getVector(field.name)
+      unsure.foreach(ArrowTypes.check(vector.getField, field, _))
+      new ArrowColumnVector(vector): ColumnVector
+    }
   }
   private var rows: java.util.Iterator[InternalRow] = java.util.Collections.emptyIterator()
   private var row: InternalRow = _
@@ -115,6 +126,16 @@ private final class ArrowReader(spool: Option[String], schema: StructType, const
   override def get(): InternalRow = row
 
   override def close(): Unit = acquired.close()
+}
+
+private[source] object ArrowTypes {
+  /** Refuses a column of Arrow that has another type than the wanted one. */
+  def check(found: Field, wanted: StructField, split: String): Unit = {
+    def inSpark(field: Field) = ArrowUtils.fromArrowField(field).asNullable
+    val (before, now) = (inSpark(found), inSpark(ArrowUtils.toArrowField(wanted.name, wanted.dataType, wanted.nullable, "UTC", true)))
+    if (before != now) throw new IllegalArgumentException(
+      s"column ${wanted.name} of $split is ${before.sql}, and is ${now.sql} now: move that object elsewhere to read the others")
+  }
 }
 
 /** Decodes rows of state, which the agent cannot. */
@@ -202,6 +223,7 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BatchOffset]
+    if (!checked) view.noteResumed(from.batch)
     val end = view.endAfter(from.batch, from.of, checked, availableNow, place)
     checked = true
     newest = Some(end.newest)

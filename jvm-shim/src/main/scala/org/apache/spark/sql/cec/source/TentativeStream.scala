@@ -142,6 +142,7 @@ private final class TentativeStream(view: OutputView, schema: StructType, retain
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[TentativeOffset]
+    if (!checked) view.noteResumed(from.batch)
     val epoch = available.fold(view.newestEpoch)(_._2) // before the flow's output, which has all that replaces a closed epoch
     val end = view.endAfter(from.batch, from.of, checked, available.map(_._1), place)
     checked = true

@@ -69,6 +69,9 @@ private[source] sealed trait View extends Serializable with Logging {
   private def warn(losses: Seq[String]): Unit =
     losses.foreach(lost => logWarning(s"Spark CEC: $path, passed over because of failOnDataLoss=false: $lost"))
 
+  /** Whether a row may have the type that a column had long ago. */
+  def hasFormerTypes: Boolean = false
+
   /** Whether damaged or expired output is skipped. */
   protected def mayLose: Boolean
 
@@ -173,15 +176,21 @@ private[source] final case class OutputView(
    * Notes the progress of a stream with a name.
    *
    * @param begins the batch that the stream begins after
-   * @param ends the last batch of a finished batch of the stream; without either, the run is over
+   * @param resumes the batch that a run of the stream goes on after
+   * @param ends the last batch of a finished batch of the stream; without any, the run is over
    * @param retained the batches that Spark may run again
    */
-  def note(begins: Option[Long] = None, ends: Option[Long] = None, retained: Long = 0L): Unit =
-    reader.foreach(name => Agent.call(NoteReaderRequest(path, conf, name, mayWait, begins, ends, retained), conf))
+  def note(begins: Option[Long] = None, resumes: Option[Long] = None, ends: Option[Long] = None, retained: Long = 0L): Unit =
+    reader.foreach(name => Agent.call(NoteReaderRequest(path, conf, name, mayWait, begins, resumes, ends, retained), conf))
 
   /** Notes that the stream begins with all that is kept. A failure is a warning, because nothing is deleted then. */
   def noteBegin(): Unit = try note(begins = Some(-1L)) catch {
     case NonFatal(failure) => logWarning(s"Spark CEC: that the stream from $path begins was not noted, so more of that is kept", failure)
+  }
+
+  /** Notes after which batch a run of the stream goes on. A failure is a warning, because it matters after a rollback alone. */
+  def noteResumed(batch: Long): Unit = try note(resumes = Some(batch)) catch {
+    case NonFatal(failure) => logWarning(s"Spark CEC: that the stream from $path goes on was not noted", failure)
   }
 
   /** As `note` with `ends`, but a failure is a warning, because more is kept then. */
@@ -226,6 +235,7 @@ private[source] final case class OutputView(
 /** The rows that came too late for a stream that reads by buckets, with the columns of the output. */
 private[source] final case class LateView(path: String, conf: Map[String, String], reader: String) extends View {
   override def name: String = "late"
+  override def hasFormerTypes: Boolean = true
   override protected def mayLose: Boolean = false
   override def schema(): StructType = View.newest(path, View.schemas(path, conf, mayWait = false, mayLose))
   override protected def bound(request: ViewSplitsRequest): ViewSplitsRequest = request.copy(reader = Some(reader))

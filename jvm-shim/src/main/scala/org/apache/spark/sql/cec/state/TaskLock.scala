@@ -28,9 +28,12 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
   /** Sets the action for a holder that ends without a release. */
   def atEnd(action: () => Unit): Unit = synchronized { endAction = action }
 
-  /** Frees the lock of a thread without a task. A task frees its lock at its end. */
-  def release(): Unit = synchronized {
-    if (holder == TaskLock.me && TaskContext.get() == null) freeLock()
+  /**
+   * Frees the lock of a thread without a task. A task frees its lock at its end. It does not wait here: its end, which
+   * holds this monitor, may wait for the store.
+   */
+  def release(): Unit = if (TaskContext.get() == null) synchronized {
+    if (holder == TaskLock.me) freeLock()
   }
 
   private def endTask(task: AnyRef): Unit = synchronized {

@@ -4,6 +4,7 @@ import scala.jdk.CollectionConverters._
 
 import org.apache.spark.api.python.PythonEvalType
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.plans.logical._
@@ -235,6 +236,14 @@ class DeferralAnalysisSuite extends CecSuite {
   private def reason(decision: Decision): String = {
     assert(decision.operators.nonEmpty && decision.deferred.isEmpty)
     decision.operators.head.reason
+  }
+
+  test("a map or a set anywhere in a function's state is found, by its encoder or its type") {
+    def found(encoder: ExpressionEncoder[_]) = DeferralAnalysis.hasUnorderedParts(encoder.encoder)
+    assert(!found(ExpressionEncoder[(Long, Option[String], Seq[Double], Array[Int])]()))
+    assert(found(ExpressionEncoder[(Long, Set[String])]()) && found(ExpressionEncoder[(Int, Option[Seq[(Int, Map[Int, Int])]])]()))
+    assert(DeferralAnalysis.hasUnorderedParts(StructType.fromDDL("a ARRAY<STRUCT<m: MAP<INT, INT>>>")))
+    assert(!DeferralAnalysis.hasUnorderedParts(StructType.fromDDL("a ARRAY<STRUCT<m: INT>>, b STRING")))
   }
 
   private val counts = groupBy(source("rate"), Count(key), Sum(key))

@@ -23,6 +23,18 @@ class ReplayFailureSuite extends CecSuite {
     assert(Replay.derivesFrom(classOf[java.io.FileNotFoundException], "java.io.IOException") && !Replay.derivesFrom(classOf[java.io.IOException], "java.io.FileNotFoundException"))
   }
 
+  test("a failure that neither the input nor an expression explains must come twice before accept takes it") {
+    def ofTask(cause: Throwable): Throwable = new SparkException("Job aborted due to stage failure: Task 1 in stage 2.0 failed 4 times", cause)
+    val workerEnded = ofTask(new SparkException("Python worker exited unexpectedly (crashed)", new java.io.EOFException()))
+    val blockIsAway = ofTask(new java.io.IOException("Could not obtain block: BP-1 file=/in/7.json"))
+    val slowDown = ofTask(new IllegalStateException("Slow Down (Service: S3, Status Code: 503)"))
+    Seq(workerEnded, blockIsAway, slowDown).foreach(each => assert(Replay.mayPass(each) && Replay.isOfInputOrQuery(each), each))
+    Seq(new java.io.FileNotFoundException("/in/7.json"), new ArithmeticException("/ by zero"), new CecException("InputGone", "gone"))
+      .foreach(each => assert(!Replay.mayPass(ofTask(each)), each))
+    assert(!Replay.mayPass(ofTask(new OutOfMemoryError("Java heap space")))) // accept never takes it
+    assert(Replay.firstCause(workerEnded).isInstanceOf[java.io.EOFException])
+  }
+
   test("a replay that fails names the way out of its cause, and offers accept if input may be gone alone") {
     assert(explain("LiveStore").contains("If that is mended, start the query again") && !explain("LiveStore").contains("accept"))
     assert(explain("DamagedLog").contains("cec repair") && !explain("DamagedLog").contains("accept"))

@@ -37,6 +37,17 @@ class TaskLockSuite extends CecSuite {
     within(second)(lock.acquire())
   }
 
+  test("a thread of a task does not wait for the task's end, which may wait for that thread") {
+    val lock = new TaskLock("store", PatientMs)
+    val task = acquire(lock, 1)
+    val released = new CountDownLatch(1)
+    lock.atEnd { () =>
+      new Running({ within(task)(lock.release()); released.countDown() })
+      assert(released.await(30, TimeUnit.SECONDS))
+    }
+    task.markTaskCompleted(None)
+  }
+
   test("a wait ends with an error that names store, holder and time") {
     val lock = new TaskLock("store 7", 5L)
     acquire(lock, 3)
