@@ -25,7 +25,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add the jar, the state store provider and the agents' Pythons to `builder`; returns the same builder.
 
     A checkpoint file manager that the builder names stays. Without one, the builder gets ours, which spares requests
-    on object stores and leaves all else to Spark's.
+    on object stores and processes on local disks. All else it leaves to Spark's.
 
     The driver's agent runs in this Python. Those of the executors run in the Python that executors were given:
     `cec.python` or `spark.pyspark.python` of the builder, else `PYSPARK_PYTHON`, and only if none of these says

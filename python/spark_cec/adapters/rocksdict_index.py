@@ -37,7 +37,7 @@ has the blocks anyway.
 
 
 _HELD = re.compile(r"\block (file|hold)\b", re.IGNORECASE)
-"""What RocksDB says if another process, or this one, has the files open. A message of damage may name a block."""
+"""RocksDB's words if another process, or this one, has the files open. A message of damage may name a block."""
 
 
 def open_index(path: str, log_id: str) -> Index:

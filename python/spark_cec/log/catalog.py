@@ -70,7 +70,7 @@ class Catalog:
 
     @property
     def index(self) -> Index:
-        """The index, as far as `refresh` and `note` have updated it. Until it is closed, it is never broken."""
+        """The index, as far as `refresh` and `note` have updated it. If it breaks, it heals, until it is closed."""
         return self._healed
 
     @property
@@ -110,9 +110,10 @@ class Catalog:
 
     def ask(self, question: Callable[[Index], _Answer]) -> _Answer:
         """Asks the index; if it is broken, fills another one from the log and asks again."""
-        if not self._filled:  # the storage failed when another index was filled
-            self.refresh()
         index = self._index
+        if not self._filled:  # another index is being filled, or the storage failed then
+            self.refresh()
+            index = self._index
         try:
             return question(index)
         except BrokenIndexError:
@@ -245,12 +246,15 @@ class Catalog:
             known.pop(segment, None)
 
     def _replace_index(self) -> None:
+        self._filled = False  # before anybody can ask the new one
         broken, self._index = self._index, MemoryIndex(self._index.log_id)
-        self._filled = False
         self._judged.clear()
         self._ahead.clear()
         self._checked = True
-        broken.discard()
+        if self._closed:  # its files are sound: a call that still runs has found it closed
+            broken.close()
+        else:
+            broken.discard()
 
 
 def _first_own_offset(segment: str) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from spark_cec.errors import DamagedLog
 from spark_cec.log.frame import Frame, FrameKind, encode_frame, parse_frame
-from spark_cec.log.manifest import Manifest, load_each, retired_before
 from spark_cec.log.meta import OutputMeta
-from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.reader import payload_table
+from spark_cec.log.readers import list_readers
 from spark_cec.log.record import encode_table
 from spark_cec.log.storage import Storage, reads_at_once
 
@@ -28,35 +27,22 @@ def keep_late(storage: Storage, reader: str, batch: int, frame_id: bytes, rows: 
 
 
 def list_late(storage: Storage, reader: str) -> list[str]:
-    """The paths of the objects with a reader's late rows, those of older batches first.
-
-    Leaves out rows of output that was taken back: its batch was written anew, and so were its late rows.
-    """
-    names = [file.name for file in storage.list(f"{LATE}/{reader}") if file.name.endswith(".late")]
-    cuts = read_cuts(storage).known
-    after = min((cut.after for cut in cuts), default=None)
-    if after is not None:
-        asked = sorted({batch for batch in map(_batch_of, names) if batch > after})
-        manifests, kept_from = dict(load_each(storage, asked)), retired_before(storage)
-        names = [name for name in names if _batch_of(name) <= after or _counts(name, manifests, kept_from)]
-    return [f"{LATE}/{reader}/{name}" for name in names]
+    """The paths of the objects with a reader's late rows, those of older batches first."""
+    return [f"{LATE}/{reader}/{file.name}" for file in storage.list(f"{LATE}/{reader}") if file.name.endswith(".late")]
 
 
-def _batch_of(name: str) -> int:
-    return int(name.partition("-")[0])
+def forget_late(storage: Storage, after: int) -> None:
+    """Deletes late rows of batches after `after`: that output was taken back, and what is written anew has its own."""
+    for reader in list_readers(storage):
+        storage.delete_all([path for path in list_late(storage, reader) if _batch_of(path) > after])
 
 
-def _counts(name: str, manifests: Mapping[int, Manifest | DamagedLog | None], kept_from: int) -> bool:
-    """Whether the frame of late rows is still one of its batch. If nothing tells, it counts."""
-    batch = _batch_of(name)
-    found = manifests.get(batch)
-    if found is None:
-        return batch < kept_from
-    return isinstance(found, DamagedLog) or name.removesuffix(".late").partition("-")[2] in found.frames
+def _batch_of(path: str) -> int:
+    return int(path.rpartition("/")[2].partition("-")[0])
 
 
 def count_late(storage: Storage, paths: Sequence[str]) -> tuple[int, list[DamagedLog]]:
-    """The rows of these objects, and the damages that hide some. Nothing deletes late rows, so there may be many."""
+    """The rows of these objects, and the damages that hide some. Rollbacks alone delete rows, so there may be many."""
     rows, damages = 0, list[DamagedLog]()
     with ThreadPoolExecutor(reads_at_once(storage)) as pool:
         for found in [pool.submit(read_late, storage, path) for path in paths]:

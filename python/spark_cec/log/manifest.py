@@ -259,7 +259,7 @@ class PublishedBatches:
     def _list_bounds(self) -> tuple[int, int] | None:
         self._cuts_then = len(self.cuts.known)
         kept_from = 0
-        with suppress(DamagedLog):  # who reads batches gets that error
+        with suppress(DamagedLog):  # a read of batches raises that error
             kept_from = retired_before(self._storage)
         # A crash may have come between the note of what is let go and its deletion.
         known, found = self._bounds, [each for each in batches(self._storage, self.cuts) if each >= kept_from]

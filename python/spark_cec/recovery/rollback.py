@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from spark_cec.errors import TransientError, UnsuitableCheckpoint
+from spark_cec.log.late import forget_late
 from spark_cec.log.manifest import batches, retired_before, take_back
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import forget_reads
@@ -34,7 +35,7 @@ def roll_back(
     2. Note that a rollback is under way, with a new run number. Then record that this run begins after `batch`. In the
        other order attempts of earlier runs would stop to count while a start is still possible.
     3. Take back the output after `batch`. This fences earlier runs, which might still write there. No reader has read
-       it.
+       it, and no row of it is late.
     4. Delete the entries of Spark's commit log and offset log, newest first, so that a retry can finish after a crash.
        Delete unreadable file-source entries of later batches. If one of Spark's own providers keeps the state, delete
        its files of later versions. At the beginning, delete the operator files too: there is no state, and the
@@ -56,6 +57,7 @@ def roll_back(
     if log.exists("log.json"):
         take_back(log, batch, pending.generation)  # 3
         forget_reads(log, batch)
+        forget_late(log, batch)
     for name in ("commits", "offsets"):  # 4
         _delete_later_entries(checkpoint, name, batch)
     for path in unreadable_entries(checkpoint, batch):

@@ -367,7 +367,7 @@ def test_an_index_that_breaks_is_replaced(broken: str) -> None:
         catalog.note(*appended)
     catalog.refresh()
     assert _versions(catalog) == [2, 3]
-    assert catalog.index is not index
+    assert catalog._index is not index
 
 
 QUESTIONS: dict[str, Callable[[Index], Any]] = {
@@ -447,6 +447,11 @@ def test_a_closed_catalog_does_not_fill_an_index_anew(tmp_path: Path) -> None:
     catalog.close()
     with pytest.raises(BrokenIndexError):
         catalog.index.newest(STORE, 9)
+    catalog.refresh()  # as does a call that still runs
+    again = open_index(str(tmp_path / "index"), LOG_ID)
+    assert isinstance(again, RocksDictIndex)
+    assert again.covered(), "its files stay"
+    again.close()
 
 
 def test_where_storage_cannot_append() -> None:

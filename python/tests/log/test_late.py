@@ -1,53 +1,26 @@
-"""Late rows: those of output that was taken back are no rows any more."""
+"""Late rows: a rollback deletes those of the output that it takes back."""
 
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
-from spark_cec.log.late import keep_late, list_late
-from spark_cec.log.manifest import Manifest, manifest_path, publish, restore_retirement, take_back
+from spark_cec.log.late import forget_late, keep_late, list_late
 from spark_cec.log.storage import Storage
 from tests.log.support import memory_storage
 
-READER = "totals"
+
+def _keep(storage: Storage, reader: str, batch: int) -> str:
+    if not storage.exists(f"readers/{reader}.json"):
+        storage.create(f"readers/{reader}.json", b"{}")
+    keep_late(storage, reader, batch, bytes(16), pa.table({"n": [batch]}))
+    return f"late/{reader}/{batch:020d}-{bytes(16).hex()}.late"
 
 
-def _publish(storage: Storage, batch: int, frame: int, generation: int) -> None:
-    publish(storage, Manifest(batch, (_frame(frame).hex(),), 1, "{}", False, generation, 7, ()))
-
-
-def _frame(number: int) -> bytes:
-    return number.to_bytes(16, "big")
-
-
-def _keep(storage: Storage, batch: int, frame: int) -> str:
-    keep_late(storage, READER, batch, _frame(frame), pa.table({"n": [frame]}))
-    return f"late/{READER}/{batch:020d}-{_frame(frame).hex()}.late"
-
-
-@pytest.fixture
-def storage() -> Storage:
-    """A log whose batches 2 and 3 were taken back, and of which 2 was written anew."""
-    made = memory_storage()
-    for batch in range(4):
-        _publish(made, batch, batch, generation=1)
-    take_back(made, 1, 2)
-    _publish(made, 2, 12, generation=2)
-    return made
-
-
-def test_rows_of_output_that_was_taken_back_are_left_out(storage: Storage) -> None:
-    kept = [_keep(storage, 0, 0), _keep(storage, 1, 1)]
-    _keep(storage, 2, 2)
-    anew = _keep(storage, 2, 12)
-    _keep(storage, 3, 3)
-    assert list_late(storage, READER) == [*kept, anew]
-
-
-def test_rows_of_output_that_was_let_go_or_is_damaged_count(storage: Storage) -> None:
-    old, damaged = _keep(storage, 2, 12), _keep(storage, 3, 3)
-    storage.delete(manifest_path(2))
-    restore_retirement(storage, 3)
-    storage.replace(manifest_path(3), b"rubbish")
-    assert list_late(storage, READER) == [old, damaged]
+def test_a_rollback_deletes_the_late_rows_of_what_it_takes_back() -> None:
+    storage = memory_storage()
+    kept = {reader: [_keep(storage, reader, batch) for batch in range(5)] for reader in ("board", "totals")}
+    forget_late(storage, 2)
+    forget_late(storage, 2)
+    assert {reader: list_late(storage, reader) for reader in kept} == {name: each[:3] for name, each in kept.items()}
+    forget_late(storage, -1)
+    assert not any(list_late(storage, reader) for reader in kept)

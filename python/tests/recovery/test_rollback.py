@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import TransientError, UnsuitableCheckpoint
 from spark_cec.log.home import read_log_id
+from spark_cec.log.late import keep_late, list_late, read_late
 from spark_cec.log.manifest import manifest_path, retire
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import ReaderTrail, slowest_reader
@@ -209,6 +211,15 @@ def test_who_does_the_rest_is_named(protocol: bool, tmp_path: Path) -> None:
     words = "start the pipeline that it belongs to" if protocol else f"run `cec rollback {tmp_path} --to 3`"
     with pytest.raises(UnsuitableCheckpoint, match=f"which was not finished: {words}, which does the rest"):
         refuse_during_rollback(query.own)
+
+
+def test_no_row_of_what_is_taken_back_is_late(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.log.create("readers/totals.json", b"{}")
+    for batch in (3, 4, 5):
+        keep_late(query.log, "totals", batch, bytes(16), pa.table({"n": [batch]}))
+    roll_back(*query.parts(), 3)
+    assert [read_late(query.log, path)["n"].to_pylist() for path in list_late(query.log, "totals")] == [[3]]
 
 
 def test_nobody_has_read_what_is_taken_back(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class WaySpec:
         return cls(**json.loads(text))
 
     def spark_conf(self, *, is_short: bool = False) -> dict[str, str]:
-        """The whole Spark conf of the session. `is_short`: the run ends before C2 would have compiled what it does."""
+        """The whole Spark conf of the session. `is_short`: C1 alone compiles, because C2 takes longer."""
         return {
             "spark.master": "local[2]",
             "spark.jars": self.jar,

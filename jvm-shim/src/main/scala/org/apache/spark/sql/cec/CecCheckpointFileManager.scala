@@ -15,14 +15,14 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * A checkpoint file manager (`spark.sql.streaming.checkpointFileManagerClass`) for checkpoints on object stores.
+ * A checkpoint file manager (`spark.sql.streaming.checkpointFileManagerClass`) for object stores and local disks.
  *
  * Spark's own manager writes an entry of its offset and commit logs to a temporary file and renames it. An object store
  * has no rename: Hadoop looks, copies and deletes, with about 24 requests, and two drivers may both succeed. This
  * manager writes an entry with one conditional request of the agent. So one driver alone can plan or commit a batch.
  *
  * It does so on the driver, for the directories of these two logs, in stores whose conditional writes the agent knows.
- * All else goes to Spark's own manager, large entries too.
+ * On a local disk [[LocalFileManager]] does all. All else goes to Spark's own manager, large entries too.
  *
  * @param path the directory of one log
  */

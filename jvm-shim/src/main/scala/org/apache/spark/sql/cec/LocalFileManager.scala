@@ -20,8 +20,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  * Checkpoint files on a local disk, without a process for each.
  *
  * Without its native library, Hadoop starts ten processes (`chmod`, `readlink`) for each file of Spark's own manager.
- * They take 60 ms. This manager uses the same files, with Hadoop's checksums, by calls of Java alone. Two drivers cannot
- * both create a file, because a link fails if the name exists. A file is on the disk before its name is.
+ * They take 60 ms. This manager writes the same files, with Hadoop's checksums, by calls of Java alone. Where the disk has
+ * links, two drivers cannot both create a file: a link fails if the name exists. A file is on the disk before its name is.
  *
  * @param path the directory of the files
  */
@@ -32,13 +32,14 @@ private[cec] class LocalFileManager(path: Path, hadoopConf: Configuration)
   private val disk = new Disk
   override protected val fs: FileSystem = new LocalFileSystem(disk)
   fs.initialize(FsConstants.LOCAL_FS_URI, hadoopConf)
+  fs.setVerifyChecksum(false) // as Spark's manager: two attempts of a task may mix a file and a checksum
 
   override def renameTempFile(from: Path, to: Path, overwrites: Boolean): Unit = {
     val (written, target) = (disk.localPath(from), disk.localPath(to))
     val (itsChecksum, checksum) = (checksumOf(written), checksumOf(target))
     try {
       sync(written)
-      // A checksum must not stand beside other content: Hadoop would refuse the file. A file may lack its checksum.
+      // A checksum must not stand beside other content: other readers would refuse the file. A file may lack its checksum.
       if (overwrites || !Files.exists(target)) Files.deleteIfExists(checksum)
       if (overwrites) Files.move(written, target, ATOMIC_MOVE) else giveName(written, target)
       if (Files.exists(itsChecksum)) Files.move(itsChecksum, checksum, ATOMIC_MOVE)

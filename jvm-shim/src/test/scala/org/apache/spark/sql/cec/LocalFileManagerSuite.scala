@@ -11,7 +11,7 @@ import scala.util.{Failure, Success, Try}
 import jdk.jfr.Recording
 import jdk.jfr.consumer.RecordingFile
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{ChecksumException, FileAlreadyExistsException, Path}
+import org.apache.hadoop.fs.{ChecksumException, FileAlreadyExistsException, FileSystem, Path}
 
 import org.apache.spark.sql.execution.streaming.checkpointing.{CheckpointFileManager, FileContextBasedCheckpointFileManager}
 
@@ -28,6 +28,12 @@ class LocalFileManagerSuite extends CecSuite {
 
   private def read(files: CheckpointFileManager, file: Path): String = {
     val stream = files.open(file)
+    try new String(stream.readAllBytes(), UTF_8) finally stream.close()
+  }
+
+  /** By Hadoop's own class, which compares checksums. */
+  private def readChecked(file: Path): String = {
+    val stream = FileSystem.getLocal(new Configuration()).open(file)
     try new String(stream.readAllBytes(), UTF_8) finally stream.close()
   }
 
@@ -57,7 +63,7 @@ class LocalFileManagerSuite extends CecSuite {
     assert(commands(sparks(_)).length > 10)
   }
 
-  test("it and Spark's manager read each other's files, and it finds damage") {
+  test("it and Spark's manager read each other's files, and its checksums are Hadoop's") {
     for ((writes, reads) <- Seq[(Path => CheckpointFileManager, Path => CheckpointFileManager)]((ours(_), sparks(_)), (sparks(_), ours(_)))) {
       val directory = newDirectory()
       val file = new Path(directory, "7")
@@ -65,8 +71,10 @@ class LocalFileManagerSuite extends CecSuite {
       assert(read(reads(directory), file) == "a" * 2000 && namesIn(directory) == Set("7", ".7.crc"))
       write(reads(directory), file, "b", overwrites = true)
       assert(read(writes(directory), file) == "b" && namesIn(directory) == Set("7", ".7.crc"))
+      assert(readChecked(file) == "b")
       Files.write(local(file), "c".getBytes(UTF_8))
-      intercept[ChecksumException](read(ours(directory), file)) // Spark's own reads on
+      intercept[ChecksumException](readChecked(file))
+      Seq(writes, reads).foreach(each => assert(read(each(directory), file) == "c")) // as Spark's own does
       reads(directory).delete(file)
       reads(directory).delete(file)
       assert(namesIn(directory).isEmpty && !writes(directory).exists(file))
@@ -85,7 +93,7 @@ class LocalFileManagerSuite extends CecSuite {
       }
     }
     intercept[IllegalStateException](write(crashes, file, "new"))
-    assert(read(ours(directory), file) == "new" && read(sparks(directory), file) == "new")
+    assert(readChecked(file) == "new")
   }
 
   test("of many that create a file at once one alone succeeds, and its content stays") {
@@ -110,7 +118,7 @@ class LocalFileManagerSuite extends CecSuite {
         case Failure(other) => throw other
         case Success(_) =>
       }
-      assert(read(sparks(directory), file) == s"writer ${won.head.get}")
+      assert(readChecked(file) == s"writer ${won.head.get}")
     } finally pool.shutdownNow()
     assert(!namesIn(directory).exists(_.contains("tmp")))
   }

@@ -2,7 +2,7 @@ package org.apache.spark.sql.cec.recovery
 
 import java.util.Locale
 
-import org.apache.spark.sql.catalyst.encoders.AgnosticEncoders.{IterableEncoder, MapEncoder}
+import org.apache.spark.sql.catalyst.encoders.AgnosticEncoders.{IterableEncoder, MapEncoder, TransformingEncoder}
 import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
@@ -12,7 +12,7 @@ import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.{DoubleType, FloatType, MapType}
+import org.apache.spark.sql.types.{DoubleType, FloatType, MapType, UserDefinedType}
 
 /**
  * Decides for each stateful operator of a query whether a replay gives the same state (docs/queries.md). An operator
@@ -86,9 +86,9 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     "its function may depend on the order of a key's rows, and on how they are split into chunks; if it does not, say so with " +
       "spark.sql.streaming.stateStore.cec.functions.orderFree=on")
 
-  /** A promise about the order of rows says nothing about entries whose order is that of their insertion. */
+  /** A user promises that the order of rows does not matter. The bytes of a map or a set may still depend on it. */
   private def judgeState(state: Any): Option[String] = Option.when(DeferralAnalysis.hasUnorderedParts(state))(
-    "its state has a map or a set, whose bytes depend on the order in which its entries came; keep them in a sorted sequence")
+    "its state has a map, a set or a serialized object, whose bytes may depend on the order in which entries came; keep them in a sorted sequence")
 
   /** Of keys that are equal the first row's stays, as its bytes are. An aggregation makes one number of both zeros before. */
   private def judgeGroups(keys: Seq[Attribute]): Option[String] =
@@ -157,9 +157,13 @@ private[recovery] object DeferralAnalysis {
     case _ => false
   }
 
-  /** Whether a type or an encoder has a map or a set somewhere. Both are trees of case classes. */
+  /**
+   * Whether a type or an encoder has a map or a set somewhere, or an object that is serialized as a whole, which may have
+   * one. Both are trees of case classes.
+   */
   def hasUnorderedParts(tree: Any): Boolean = tree match {
-    case _: MapType | _: MapEncoder[_, _, _] => true
+    case _: MapType | _: MapEncoder[_, _, _] | _: TransformingEncoder[_, _] => true
+    case of: UserDefinedType[_] => hasUnorderedParts(of.sqlType)
     case many: IterableEncoder[_, _] =>
       val kind = many.clsTag.runtimeClass
       classOf[scala.collection.Set[_]].isAssignableFrom(kind) || classOf[java.util.Set[_]].isAssignableFrom(kind) || hasUnorderedParts(many.element)

@@ -33,8 +33,8 @@ private[recovery] final class Replay(
   private val count = last - first + 1
   private val accept = run.accept
 
-  /** The failure of the attempt before, by its batch and its first cause. */
-  private var earlierFailure: Option[(Long, Class[_])] = None
+  /** The failure of the attempt before. */
+  private var earlier: Option[FailedBatch] = None
 
   /** False after a note failed, so that the log tells the failure once. */
   private var areNotesWorking = true
@@ -77,9 +77,11 @@ private[recovery] final class Replay(
       case NonFatal(failure) if !isLast && Replay.hasLostAStore(failure) =>
         logWarning(s"Spark CEC: $name has lost a state store in its replay of batch ${newest + 1}, and begins the replay again", failure)
         false
-      case NonFatal(failure) if !isLast && accept && Replay.mayPass(failure) && !hasFailedSo(newest + 1, failure) =>
-        logWarning(s"Spark CEC: $name could not replay batch ${newest + 1}, and tries it once more: onDivergence=accept is for failures that stay", failure)
-        earlierFailure = Some((newest + 1, Replay.firstCause(failure).getClass))
+      case NonFatal(failure) if !isLast && accept && Replay.mayPass(failure) && !accepts(newest + 1, failure) =>
+        logWarning(s"Spark CEC: $name could not replay batch ${newest + 1}, and tries it again in ${Replay.PauseMs / 1000} s, because " +
+          "onDivergence=accept is for failures that stay", failure)
+        earlier = Some(FailedBatch.of(newest + 1, failure))
+        Thread.sleep(Replay.PauseMs)
         false
       case NonFatal(failure) if !accepts(newest + 1, failure) =>
         val seen = if (newest < first) "" else s"; ${nameBatches(first, newest)} had ${reporter.rows} rows in this replay"
@@ -91,16 +93,13 @@ private[recovery] final class Replay(
         logWarning(s"Spark CEC: $name could not finish its replay; its state is taken as the replay left it, because " +
           "spark.sql.streaming.stateStore.cec.onDivergence=accept", failure)
         noteProgress(last)
-        // What asks for the query's last batch must not get the one at which the replay ended.
+        // Spark's property has the batch at which the replay ended. The query's last batch is a later one.
         session.sparkContext.setLocalProperty(MicroBatchExecution.BATCH_ID_KEY, last.toString)
         true
     }
   }
 
-  private def accepts(batch: Long, failure: Throwable): Boolean =
-    accept && Replay.isOfInputOrQuery(failure) && (!Replay.mayPass(failure) || hasFailedSo(batch, failure))
-
-  private def hasFailedSo(batch: Long, failure: Throwable): Boolean = earlierFailure.contains((batch, Replay.firstCause(failure).getClass))
+  private def accepts(batch: Long, failure: Throwable): Boolean = accept && Replay.stays(FailedBatch.of(batch, failure), failure, earlier)
 
   private def makeExecution(span: ReplaySpan, reporter: SilentReporter, afterBatch: Long => Unit): ReplayExecution = {
     val own = span.settings.restoredIn(session)
@@ -168,9 +167,17 @@ private final case class ReplaySpan(first: Long, last: Long, settings: RestoredS
   def words: String = if (settings.differ) s"; settings of the session that were restored: ${settings.words}" else ""
 }
 
+/** A batch that could not be replayed, and the class of its failure's first cause. */
+private[recovery] final case class FailedBatch(batch: Long, cause: Class[_])
+
+private[recovery] object FailedBatch {
+  def of(batch: Long, failure: Throwable): FailedBatch = FailedBatch(batch, Replay.causesOf(failure).last.getClass)
+}
+
 private[recovery] object Replay {
   private val TellEveryS = 5L
   private val Attempts = 5
+  private val PauseMs = 30000L
   private val FailOnDataLoss = "failOnDataLoss"
 
   /**
@@ -198,7 +205,7 @@ private[recovery] object Replay {
     }
   }
 
-  private def causesOf(failure: Throwable): Seq[Throwable] = Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(20).toSeq
+  private[recovery] def causesOf(failure: Throwable): Seq[Throwable] = Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(20).toSeq
 
   /**
    * Whether a replay failed for its input, or for its query. `onDivergence=accept` is for these alone: after any other
@@ -220,7 +227,9 @@ private[recovery] object Replay {
     case other => derivesFrom(other.getClass, OutOfRange)
   }
 
-  private[recovery] def firstCause(failure: Throwable): Throwable = causesOf(failure).last
+  /** Whether a failure is of the input or the query, and will come at each start. `earlier` is that of the attempt before. */
+  private[recovery] def stays(failed: FailedBatch, failure: Throwable, earlier: Option[FailedBatch]): Boolean =
+    isOfInputOrQuery(failure) && (!mayPass(failure) || earlier.contains(failed))
 
   /** Kafka's word for records that are gone. */
   private val OutOfRange = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException"

@@ -7,7 +7,7 @@ import org.apache.spark.TaskContext
  * commit. A thread without a task keeps the lock until it releases it.
  */
 private[cec] final class TaskLock(store: String, timeoutMs: Long) {
-  private var holder: AnyRef = _
+  @volatile private var holder: AnyRef = _
   private var endAction: () => Unit = () => ()
 
   /** Waits until no other task has the store. */
@@ -29,11 +29,12 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
   def atEnd(action: () => Unit): Unit = synchronized { endAction = action }
 
   /**
-   * Frees the lock of a thread without a task. A task frees its lock at its end. It does not wait here: its end, which
-   * holds this monitor, may wait for the store.
+   * Frees the lock of a thread without a task. A task frees its lock at its end. Any thread of a task passes on without
+   * this monitor: the task's end holds it, and may wait for the store, which that thread has.
    */
-  def release(): Unit = if (TaskContext.get() == null) synchronized {
-    if (holder == TaskLock.me) freeLock()
+  def release(): Unit = {
+    val me = TaskLock.me
+    if (TaskContext.get() == null && holder == me) synchronized { if (holder == me) freeLock() }
   }
 
   private def endTask(task: AnyRef): Unit = synchronized {

@@ -3,6 +3,7 @@ package org.apache.spark.sql.cec.recovery
 import scala.jdk.CollectionConverters._
 
 import org.apache.spark.api.python.PythonEvalType
+import org.apache.spark.sql.Encoders
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
 import org.apache.spark.sql.catalyst.expressions._
@@ -242,6 +243,7 @@ class DeferralAnalysisSuite extends CecSuite {
     def found(encoder: ExpressionEncoder[_]) = DeferralAnalysis.hasUnorderedParts(encoder.encoder)
     assert(!found(ExpressionEncoder[(Long, Option[String], Seq[Double], Array[Int])]()))
     assert(found(ExpressionEncoder[(Long, Set[String])]()) && found(ExpressionEncoder[(Int, Option[Seq[(Int, Map[Int, Int])]])]()))
+    assert(DeferralAnalysis.hasUnorderedParts(Encoders.kryo[String]))
     assert(DeferralAnalysis.hasUnorderedParts(StructType.fromDDL("a ARRAY<STRUCT<m: MAP<INT, INT>>>")))
     assert(!DeferralAnalysis.hasUnorderedParts(StructType.fromDDL("a ARRAY<STRUCT<m: INT>>, b STRING")))
   }

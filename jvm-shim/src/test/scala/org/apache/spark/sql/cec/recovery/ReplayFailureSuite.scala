@@ -32,7 +32,12 @@ class ReplayFailureSuite extends CecSuite {
     Seq(new java.io.FileNotFoundException("/in/7.json"), new ArithmeticException("/ by zero"), new CecException("InputGone", "gone"))
       .foreach(each => assert(!Replay.mayPass(ofTask(each)), each))
     assert(!Replay.mayPass(ofTask(new OutOfMemoryError("Java heap space")))) // accept never takes it
-    assert(Replay.firstCause(workerEnded).isInstanceOf[java.io.EOFException])
+    def stays(failure: Throwable, earlier: Option[FailedBatch]) = Replay.stays(FailedBatch.of(7, failure), failure, earlier)
+    assert(!stays(workerEnded, None) && stays(workerEnded, Some(FailedBatch.of(7, workerEnded))))
+    assert(!stays(workerEnded, Some(FailedBatch.of(6, workerEnded))) && !stays(workerEnded, Some(FailedBatch.of(7, slowDown))))
+    assert(stays(ofTask(new java.io.FileNotFoundException("/in/7.json")), None))
+    val full = ofTask(new OutOfMemoryError("Java heap space"))
+    assert(!stays(full, Some(FailedBatch.of(7, full))))
   }
 
   test("a replay that fails names the way out of its cause, and offers accept if input may be gone alone") {

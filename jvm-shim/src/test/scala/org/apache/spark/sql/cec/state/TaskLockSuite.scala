@@ -37,12 +37,13 @@ class TaskLockSuite extends CecSuite {
     within(second)(lock.acquire())
   }
 
-  test("a thread of a task does not wait for the task's end, which may wait for that thread") {
+  test("no thread of a task waits for the task's end, which may wait for that thread") {
     val lock = new TaskLock("store", PatientMs)
     val task = acquire(lock, 1)
-    val released = new CountDownLatch(1)
+    val released = new CountDownLatch(2)
     lock.atEnd { () =>
       new Running({ within(task)(lock.release()); released.countDown() })
+      new Running({ lock.release(); released.countDown() }) // it has not inherited the task's context
       assert(released.await(30, TimeUnit.SECONDS))
     }
     task.markTaskCompleted(None)
