@@ -170,6 +170,33 @@ def test_a_stream_that_has_read_what_is_taken_back_is_told_and_another_one_goes_
     assert not results.difference(rows_of(spark, job, query), wanted)
 
 
+def test_a_stream_that_was_taken_back_itself_has_no_ends_of_what_it_read_then(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Else the log would let go of output that a recovery of the stream asks for."""
+    query = Query("rows", feeds.RATE, "cec")
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    channel, own, reader = job.checkpoint(query), local.session(spark, {"mode": "eager"}), tmp_path / "reader"
+    local.run_to(own, job, query, last_batch(job))
+
+    def follow(most: int) -> list[int]:
+        """Reads all that is there; answers the ends of batches that the stream may run again."""
+        rows = own.readStream.format("cec").option("reader", "board").option("maxBatchesPerTrigger", most)
+        writer = rows.load(str(channel)).groupBy().count().writeStream.option("checkpointLocation", str(reader))
+        streaming = writer.outputMode("update").foreachBatch(lambda frame, batch: None).start()
+        try:
+            streaming.processAllAvailable()
+        finally:
+            streaming.stop()
+        found: list[int] = json.loads((channel / "cec/log/readers/board.json").read_text())["ends"]
+        return found
+
+    before = follow(most=1)
+    assert len(before) > 3
+    rollback(reader, 1)
+    assert not {*follow(most=100)} & {*before[2:-1]}
+
+
 @pytest.mark.parametrize("sink", ["cec", FOREACH])
 def test_who_has_deleted_the_newest_two_batches_by_hand_is_told_what_does_the_rest(
     sink: str, spark: SparkSession, references: References, tmp_path: Path

@@ -875,3 +875,21 @@ def test_a_damaged_boundary_is_as_good_as_none(agent: Agent, content: bytes) -> 
     assert quiet_ms(agent, 0) is None
     note(agent, 0, 901)
     assert quiet_ms(agent, 0) == 901
+
+
+def test_a_stream_that_was_taken_back_says_where_it_goes_on(agent: Agent) -> None:
+    storage = open_storage(agent.home)
+    for batch in range(9):
+        write(agent, batch, batch)
+        publish(agent, batch)
+    ask = {"path": agent.checkpoint, "reader": "board", "may_wait": False, "retained": 1}
+    agent.ask("note_reader", begins=-1, **ask)
+    for batch in range(8):
+        agent.ask("note_reader", ends=batch, **ask)
+    agent.ask("note_reader", **ask)
+    before = json.loads(storage.read("readers/board.json"))
+    assert before["ends"][-1] == 7
+    agent.ask("note_reader", resumes=7, **ask)
+    assert json.loads(storage.read("readers/board.json")) == before
+    agent.ask("note_reader", resumes=5, **ask)
+    assert json.loads(storage.read("readers/board.json"))["ends"][-1] == 5
