@@ -43,8 +43,8 @@ def commit(spark: SparkSession, path: Path) -> None:
 
 
 def read(spark: SparkSession, path: Path) -> None:
-    spool, no_constants = named(spark, "scala.Option").apply(str(path)), empty_map(spark)
-    named(spark, f"{CEC}.source.ArrowReader")(spool, schema(spark), no_constants)
+    option = named(spark, "scala.Option")
+    named(spark, f"{CEC}.source.ArrowReader")(option.apply(str(path)), schema(spark), empty_map(spark), option.empty())
 
 
 def load(spark: SparkSession, path: Path) -> None:

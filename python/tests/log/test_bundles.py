@@ -472,7 +472,7 @@ def test_the_oldest_are_chosen_and_the_newest_stay() -> None:
     assert [name for each in chosen for name in each] == [_name(seq) for seq in range(4 * MOST_AT_ONCE)]
 
 
-@pytest.mark.parametrize("a_call", [20, 140, 400, 4_000])
+@pytest.mark.parametrize("a_call", [20, 140, 400, 1_000])
 def test_bundles_keep_up_with_any_number_of_executors(a_call: int) -> None:
     """A call comes after so many new segments: one for each executor and batch."""
     waiting = 0
