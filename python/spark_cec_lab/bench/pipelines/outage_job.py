@@ -2,7 +2,7 @@
 
 `python -m spark_cec_lab.bench.pipelines.outage_job SPEC` runs one for each line of its input, all on one Spark
 session: what the JVM has compiled for one run serves the others. A thread writes files of rows for each input, twice
-a second; so the right answers are known without Spark. The first flow unites the inputs by buckets, and counts
+a second; so the right answers are known without Spark. The inputs' flows run once a second. The first flow unites the inputs by buckets, and counts
 their rows in windows of a second, by 100 keys. Each later flow of the chain does the same with the rows of the one
 before it. One JSON line for each phase, the last one with `done`.
 """
@@ -259,7 +259,7 @@ def _declare(root: Path, outage: Outage, board: Board) -> Pipeline:
     made = Pipeline("outage", f"{root}/pipeline")
 
     def read(name: str) -> None:
-        @made.flow(name=name)
+        @made.flow(name=name, trigger={"processingTime": "1 second"})  # else small batches take all processors
         def rows(spark: SparkSession) -> DataFrame:
             read = spark.readStream.schema("time TIMESTAMP, key INT, v BIGINT").json(f"{root}/{name}")
             return read.withColumn("n", F.lit(1).cast("bigint")).withColumnRenamed("v", "total")
