@@ -100,7 +100,7 @@ class AwaySpec:
 
     def spark_conf(self) -> dict[str, str]:
         """The whole Spark conf of the session."""
-        return WaySpec(self.way, self.home, self.jar, self.memory, None, 0).spark_conf(is_short=True)
+        return WaySpec(self.way, self.home, self.jar, self.memory, None, 0).spark_conf()
 
 
 @dataclass(slots=True)
