@@ -2,9 +2,9 @@
 
 `python -m spark_cec_lab.bench.pipelines.outage_job SPEC` runs one for each line of its input, all on one Spark
 session: what the JVM has compiled for one run serves the others. A thread writes files of rows for each input, twice
-a second; so the right answers are known without Spark. The inputs' flows run once a second. The first flow unites the inputs by buckets, and counts
-their rows in windows of a second, by 100 keys. Each later flow of the chain does the same with the rows of the one
-before it. One JSON line for each phase, the last one with `done`.
+a second; so the right answers are known without Spark. The inputs' flows run once a second. The first flow behind them
+unites the inputs by buckets, and counts their rows in windows of a second, by 100 keys. Each later flow of the chain
+does the same with the rows of the one before it. One JSON line for each phase, the last one with `done`.
 """
 
 from __future__ import annotations
