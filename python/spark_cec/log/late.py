@@ -32,7 +32,10 @@ def list_late(storage: Storage, reader: str) -> list[str]:
 
 
 def forget_late(storage: Storage, after: int) -> None:
-    """Deletes late rows of batches after `after`: that output was taken back, and what is written anew has its own."""
+    """Deletes the late rows of batches after `after`, because their output was taken back.
+
+    Output that is written anew has late rows of its own.
+    """
     for reader in list_readers(storage):
         storage.delete_all([path for path in list_late(storage, reader) if _batch_of(path) > after])
 
@@ -42,7 +45,7 @@ def _batch_of(path: str) -> int:
 
 
 def count_late(storage: Storage, paths: Sequence[str]) -> tuple[int, list[DamagedLog]]:
-    """The rows of these objects, and the damages that hide some. Rollbacks alone delete rows, so there may be many."""
+    """The rows of these objects, and the damages that hide some. Only rollbacks delete them, so there may be many."""
     rows, damages = 0, list[DamagedLog]()
     with ThreadPoolExecutor(reads_at_once(storage)) as pool:
         for found in [pool.submit(read_late, storage, path) for path in paths]:

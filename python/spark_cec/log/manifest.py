@@ -261,7 +261,7 @@ class PublishedBatches:
         kept_from = 0
         with suppress(DamagedLog):  # a read of batches raises that error
             kept_from = retired_before(self._storage)
-        # A crash may have come between the note of what is let go and its deletion.
+        # A crash may have come between the note and the deletion of the manifests.
         known, found = self._bounds, [each for each in batches(self._storage, self.cuts) if each >= kept_from]
         self._bounds = (found[0], found[-1]) if found else None
         # After months a log has millions of manifests, and a listing is slow.

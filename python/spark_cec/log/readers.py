@@ -55,7 +55,7 @@ class ReaderTrail:
     def resume(self, batch: int) -> None:
         """Says that the stream goes on after `batch` of the log. It was taken back if it has read further already.
 
-        The ends of what was taken back would let go of output that the stream may ask for again.
+        With the ends of those batches the log would delete output that the stream may ask for again.
         """
         if max(self._ends, default=self._through) > batch:
             self._ends = deque(end for end in self._ends if end <= batch)

@@ -32,7 +32,7 @@ from spark_cec.log.meta import CommitFlags, CommitMeta
 from spark_cec.log.reader import read_frame
 from spark_cec.log.segment import segment_path
 from tests.checkpoint.support import Log, Rows, Tip, found_state, record_table, request
-from tests.log.support import make_writer
+from tests.log.support import FaultyStorage, make_writer, memory_storage
 
 STORES = (StoreId(0, 0), StoreId(0, 1), StoreId(3, 0, "left-keyToNumValues"))
 GROUPED = {STORES[0]: False, STORES[1]: True, STORES[2]: False}
@@ -90,7 +90,7 @@ class Histories(RuleBasedStateMachine):
     def begin(self, read_bytes: int, segment_bytes: int) -> None:
         self.read_bytes = read_bytes
         self.log = Log(segment_bytes=segment_bytes)
-        self.clock = 0
+        self.clock = self.writers = 0
         self.all: list[tuple[StoreId, Tip, int, int]] = []
 
     @initialize(target=tips)
@@ -136,11 +136,16 @@ class Histories(RuleBasedStateMachine):
 
     @rule(seq=st.integers(0, 1 << 20))
     def another_writer(self, seq: int) -> None:
-        self.log.writer = make_writer(self.log.storage, self.log.segment_bytes, f"{seq:012x}-{len(self.all):016x}")
+        self.log.writer = make_writer(self.log.storage, self.log.segment_bytes, self._name_writer(seq))
 
     @rule()
     def the_index_is_lost(self) -> None:
-        self.log = Log(self.log.storage, f"{(1 << 30) + self.clock:012x}-{len(self.all):016x}", self.log.segment_bytes)
+        self.log = Log(self.log.storage, self._name_writer((1 << 30) + self.clock), self.log.segment_bytes)
+
+    def _name_writer(self, began: int) -> str:
+        """A writer's id, which no other one has: a flush moves neither the clock nor the attempts."""
+        self.writers += 1
+        return f"{began:012x}-{self.writers:016x}"
 
     def _index(self) -> Index:
         return self.log.catalog.index
@@ -307,6 +312,16 @@ def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) ->
         assert max(codes) < distinct
         kept = _keep_newest(table.append_column("footprint", pa.array(range(300))))
         assert kept["footprint"].to_pylist() == [wanted.index(each) for each in dict.fromkeys(wanted)]
+
+
+def test_a_flush_that_the_log_has_already_is_synced() -> None:
+    """An agent may have died between its write and its sync. The one that comes after it acknowledges the flush."""
+    store, storage = STORES[0], FaultyStorage(memory_storage())
+    log = Log(storage=storage)
+    tip = commit(log, store, Tip(), {w: rows_of(store, w, [(1, b"a")]) for w in WINDOWS}, set())
+    for times in range(3):
+        flush(log, store, tip, generation=1)
+        assert storage.fault.seen.count("sync") == times
 
 
 @pytest.mark.parametrize("store", STORES[:2], ids=["plain", "grouped"])

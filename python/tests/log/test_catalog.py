@@ -397,25 +397,27 @@ class _Rotten(MemoryIndex):
         return object.__getattribute__(self, name)
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_that_finds_the_index_broken_is_asked_again(question: str) -> None:
-    storage = memory_storage()
+def _catalog_of(index: Index) -> tuple[FaultyStorage, Catalog]:
+    """A log with two commits, and its catalog with this index."""
+    storage = FaultyStorage(memory_storage())
     append_commits(make_writer(storage, 1), [1, 2])
-    index = _Rotten(LOG_ID)
     catalog = Catalog(storage, index)
     catalog.refresh()
+    return storage, catalog
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_that_finds_the_index_broken_is_asked_again(question: str) -> None:
+    index = _Rotten(LOG_ID)
+    storage, catalog = _catalog_of(index)
     index.is_armed = True
     assert QUESTIONS[question](catalog.index) == QUESTIONS[question](_fresh(storage).index)
 
 
 def test_an_index_that_could_not_be_filled_gives_no_part_of_an_answer() -> None:
-    inner, trouble = memory_storage(), Trouble(call=1, lasts=2, only=["list"], error=OSError)
-    append_commits(make_writer(inner, 1), [1, 2])
-    storage = FaultyStorage(inner)
     index = _Rotten(LOG_ID)
-    catalog = Catalog(storage, index)
-    catalog.refresh()
-    index.is_armed, storage.fault = True, trouble
+    storage, catalog = _catalog_of(index)
+    index.is_armed, storage.fault = True, Trouble(call=1, lasts=2, only=["list"], error=OSError)
     for _ in range(2):
         with pytest.raises(OSError):
             catalog.index.newest(STORE, 9)
@@ -423,12 +425,10 @@ def test_an_index_that_could_not_be_filled_gives_no_part_of_an_answer() -> None:
 
 
 def test_a_rotten_index_on_disk_is_gone_for_the_next_process(tmp_path: Path) -> None:
-    storage, path = memory_storage(), str(tmp_path / "index")
-    append_commits(make_writer(storage, 1), [1, 2])
+    path = str(tmp_path / "index")
     index = open_index(path, LOG_ID)
     assert isinstance(index, RocksDictIndex)
-    catalog = Catalog(storage, index)
-    catalog.refresh()
+    _, catalog = _catalog_of(index)
     for key in [key for key, _ in index._rows.items() if key.startswith(b"f")]:
         index._rows[key] = b"\x02short"
     assert _versions(catalog) == [1, 2]
@@ -440,10 +440,7 @@ def test_a_rotten_index_on_disk_is_gone_for_the_next_process(tmp_path: Path) -> 
 
 
 def test_a_closed_catalog_does_not_fill_an_index_anew(tmp_path: Path) -> None:
-    storage = memory_storage()
-    append_commits(make_writer(storage, 1), [1, 2])
-    catalog = Catalog(storage, open_index(str(tmp_path / "index"), LOG_ID))
-    catalog.refresh()
+    _, catalog = _catalog_of(open_index(str(tmp_path / "index"), LOG_ID))
     catalog.close()
     with pytest.raises(BrokenIndexError):
         catalog.index.newest(STORE, 9)

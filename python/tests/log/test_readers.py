@@ -55,7 +55,7 @@ def test_a_reader_that_was_taken_back_keeps_as_much_as_one_that_never_went_furth
     run(storage, *range(20))
     again = ReaderTrail(storage, LOG_ID, "alerts")
     again.resume(12)
-    for end in range(30, 30 + KEPT - 2):  # as after a pause: its first batch takes all that there is
+    for end in range(30, 30 + KEPT - 2):  # as after a pause: its first batch reads all batches of the log
         again.add(end, RETAINED)
     again.save()
     assert slowest_reader(storage, LOG_ID, ["alerts"]) == 12, "the start of its oldest batch that may run again"

@@ -20,8 +20,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  * Checkpoint files on a local disk, without a process for each.
  *
  * Without its native library, Hadoop starts ten processes (`chmod`, `readlink`) for each file of Spark's own manager.
- * They take 60 ms. This manager writes the same files, with Hadoop's checksums, by calls of Java alone. Where the disk has
- * links, two drivers cannot both create a file: a link fails if the name exists. A file is on the disk before its name is.
+ * This manager writes the same files, with Hadoop's checksums, by calls of Java alone. If the disk has links, one of two
+ * drivers alone can create a file, because a link fails if the name exists. A file is on the disk before its name is.
  *
  * @param path the directory of the files
  */
