@@ -223,7 +223,8 @@ def test_a_start_that_cannot_write_leaves_the_lease_free(spark: SparkSession, ro
 
 def copied(root: Path) -> str:
     """A copy of the checkpoint; it has another id, since Spark runs a query of one id once in a process."""
-    shutil.copytree(root / "checkpoint", root / "copy" / "checkpoint")
+    being_written = shutil.ignore_patterns(".*.tmp", ".*.tmp.crc")  # the query renames them while the copy goes on
+    shutil.copytree(root / "checkpoint", root / "copy" / "checkpoint", ignore=being_written)
     path = root / "copy" / "checkpoint" / "metadata"
     path.write_text(path.read_text().replace(json.loads(path.read_text())["id"], str(uuid.uuid4())))
     (path.parent / ".metadata.crc").unlink(missing_ok=True)
