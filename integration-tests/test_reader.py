@@ -220,6 +220,31 @@ def test_a_stream_that_has_fallen_behind_says_so(
     assert not results.difference(results.union(behind), results.union(wanted))
 
 
+@pytest.mark.parametrize("tentative", ["false", "true"])
+@pytest.mark.parametrize("most", [1, 1_000], ids=["all of it is retired", "some of it is kept"])
+def test_a_first_batch_that_runs_again_passes_over_nothing(
+    written: Written, spark: SparkSession, tmp_path: Path, most: int, tentative: str
+) -> None:
+    """It begins where it was planned to begin, although the output's oldest batches were retired since then."""
+    options = {"tentative": tentative, "maxBatchesPerTrigger": most}
+    shutil.copytree(written.checkpoint(APPEND), tmp_path / "query")
+    log, begin, last = open_storage(str(tmp_path / "query" / "cec" / "log")), 2, newest(tmp_path / "query" / "commits")
+    retire(log, begin)
+
+    def fail(rows: DataFrame, batch: int) -> None:
+        raise RuntimeError("the first batch has failed")
+
+    frame = spark.readStream.format("cec").options(**options).load(str(tmp_path / "query"))
+    writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "reader")).trigger(availableNow=True)
+    with pytest.raises(Exception, match="the first batch has failed"):
+        writer.foreachBatch(fail).start().awaitTermination(60)
+    kept_from = last - 2
+    retire(log, kept_from)
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"batches {begin} to {kept_from - 1} of the output are not kept"):
+            stream(spark, str(tmp_path / "query"), tmp_path / "reader", **options)
+
+
 def test_output_as_a_stream_from_a_point_in_time(written: Written, spark: SparkSession, tmp_path: Path) -> None:
     manifests = sorted((written.job.checkpoint(APPEND) / "cec" / "log" / "manifests").iterdir())
     walls = [manifest_field(path, "wall_ms") for path in manifests]

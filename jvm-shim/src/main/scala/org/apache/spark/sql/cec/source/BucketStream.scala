@@ -90,8 +90,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
     copies.values.foreach(_.noteBegin()) // each with all that it keeps
     BucketOffset(BucketOffset.BeginMs, -1L, 0L, time)
   } else {
-    val begin = view.first - 1
-    view.note(begins = Some(begin))
+    val begin = view.begin(place)
     BucketOffset(BucketOffset.BeginMs, begin, begin + 1, time)
   }
 

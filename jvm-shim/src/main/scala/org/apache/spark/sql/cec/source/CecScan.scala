@@ -207,11 +207,7 @@ private final class CecStream(view: OutputView, schema: StructType, retained: In
    * Begins the stream, because Spark asks for it only without an offset. An earlier stream with the same reader name
    * does not count.
    */
-  override def initialOffset(): Offset = {
-    val begin = view.first - 1
-    view.note(begins = Some(begin))
-    BatchOffset(begin)
-  }
+  override def initialOffset(): Offset = BatchOffset(view.begin(place))
 
   override def deserializeOffset(json: String): Offset = BatchOffset.parse(json)
 

@@ -123,11 +123,7 @@ private final class TentativeStream(view: OutputView, schema: StructType, retain
   private var checked = false
   private var newest: Option[Long] = None
 
-  override def initialOffset(): Offset = {
-    val begin = view.first - 1
-    view.note(begins = Some(begin))
-    TentativeOffset(begin, None, None)
-  }
+  override def initialOffset(): Offset = TentativeOffset(view.begin(place), None, None)
 
   override def deserializeOffset(json: String): Offset = TentativeOffset.parse(json)
 

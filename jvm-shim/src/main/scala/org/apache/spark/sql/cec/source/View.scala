@@ -5,6 +5,8 @@ import java.util.UUID
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
+import org.apache.hadoop.fs.Path
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.util.DateTimeUtils
@@ -138,6 +140,13 @@ private[source] final case class OutputView(
 
   /** The first batch to read. */
   def first: Long = Agent.call(ViewOffsetsRequest(path, conf, mayWait, startingTimestampMs = startingMs), conf).first
+
+  /** The batch after which a stream begins, whose directory is `place`. That is noted, and stays the same once the first batch is planned. */
+  def begin(place: String): Long = {
+    val found = new StreamBegin(new Path(place), SparkSession.active.sessionState.newHadoopConf()).orElse(first - 1)
+    note(begins = Some(found))
+    found
+  }
 
   /** The newest batch with output; -1 if there is none. */
   def newest: Long = Agent.call(ViewOffsetsRequest(path, conf, mayWait), conf).last
