@@ -126,7 +126,9 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     left_out = _find_left_out(epoch, wait_s)
     changed = None if epoch.is_suspended or left_out == epoch.absent else left_out
     if is_due or not _has_gone_on(flow, epoch):
-        return Orders(FailureState.UP_FAILURE, leaves_out=changed)
+        # An epoch that was read and is closed has no more rows, and its files go soon.
+        suspends = not epoch.is_suspended and not epoch.inputs <= flow.inputs
+        return Orders(FailureState.UP_FAILURE, suspends=suspends, leaves_out=None if suspends else changed)
     # While its query runs, the epoch may have given out more than its progress says. So the query is stopped first.
     is_running = not (epoch.is_suspended or epoch.runs_on)
     if has_passed(flow.progress, epoch.progress.join(epoch.before), is_running=is_running):

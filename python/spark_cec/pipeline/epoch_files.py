@@ -65,18 +65,22 @@ def read_until(checkpoint: str, batch: int) -> int | None:
 
 
 def read_planned(checkpoint: str) -> Progress:
-    """The progress of a query with its newest planned batch, whether or not that one has ended."""
+    """The progress of a query with its newest planned batch, whether or not that one has ended. Raises `DamagedLog`."""
     place = open_storage(checkpoint)
     newest = max(planned_batches(place), default=-1)
     return Progress() if newest < 0 else _read_plan(place, newest)
 
 
 def _read_plan(checkpoint: Storage, batch: int) -> Progress:
-    entry = checkpoint.read(f"offsets/{batch}").decode(errors="replace")
-    # Behind its version and its metadata an entry has a line for each source, `-` for one without an offset.
-    _, metadata, *offsets = entry.splitlines()
-    ends = [manifest.read_bucket_end(each) for each in offsets if each.startswith("{")]
-    watermark_ms = json.loads(metadata).get("batchWatermarkMs")
+    name = f"offsets/{batch}"
+    entry = checkpoint.read(name).decode(errors="replace")
+    try:
+        # Behind its version and its metadata an entry has a line for each source, `-` for one without an offset.
+        _, metadata, *offsets = entry.splitlines()
+        ends = [manifest.read_bucket_end(each) for each in offsets if each.startswith("{")]
+        watermark_ms = json.loads(metadata).get("batchWatermarkMs")
+    except (ValueError, AttributeError) as error:
+        raise DamagedLog(name, -1, f"it is no entry of Spark's offset log ({error})") from error
     answered_ms = int(watermark_ms) if isinstance(watermark_ms, int) and watermark_ms > 1 else None
     return Progress(max((end for end in ends if end is not None), default=None), answered_ms)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from spark_cec.availability.failure import (
     has_passed,
 )
 from spark_cec.availability.union import EpochReads
+from spark_cec.errors import DamagedLog
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import (
     close_failed_epochs,
@@ -60,6 +62,9 @@ KEPT_S = 30.0
 RETRY_S = 10.0
 """The shortest time between two epochs of a flow, if the first one failed."""
 
+LATE_S = 120.0
+"""So long after a start, a driver whose home was lost may have noted an epoch yet: its storage repeats calls."""
+
 _LONG_BATCHES = 3
 """After so many batches in a row that take longer than the rest of X, the flow's bound is too short. The first batch of
 a run, and those of a flow that catches up, may take long.
@@ -75,7 +80,8 @@ class _OpenEpoch:
 
     `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query,
     which changes once at most. `absent`: the channels for which it does not wait now. `changes_pace`: the query is
-    about to be started again, so its end is no failure. `runs_on`: Spark has failed to stop it.
+    about to be started again, so its end is no failure. `runs_on`: Spark has failed to stop it. `is_damaged`: nobody
+    can tell how far it came.
     """
 
     epoch: Epoch
@@ -90,6 +96,7 @@ class _OpenEpoch:
     changes_pace: bool = False
     has_answered: bool = False
     runs_on: bool = False
+    is_damaged: bool = False
 
     def suspend(self) -> None:
         """Stops the query. The rows count until the epoch is closed."""
@@ -161,6 +168,7 @@ class EpochKeeper(Worker):
         self._open: _OpenEpoch | None = None
         self._answered = Progress()
         self._may_have_left = False
+        self._late_at = time.monotonic() + LATE_S
         self._rests_until = 0.0
         self._unread = set[int]()  # the epochs whose query was stopped since, and may have planned one more batch
         self._prepared_at: Progress | None = None
@@ -198,6 +206,8 @@ class EpochKeeper(Worker):
         self._delete_old()
 
     def _look(self) -> None:
+        if time.monotonic() >= self._late_at:
+            self._late_at, self._may_have_left = math.inf, True
         if time.monotonic() >= self._rests_until:
             self._close_left()
         flow = self._look_at_flow()
@@ -249,10 +259,10 @@ class EpochKeeper(Worker):
 
     def _look_at_epoch(self, open_: _OpenEpoch) -> EpochLook:
         self._read_last_plans(open_)
-        query, wait, has_ended = open_.query, Wait(), open_.query is None
+        query, wait, has_ended = open_.query, Wait(), open_.query is None or open_.is_damaged
         if query is not None and not open_.is_suspended:
             open_.note_progress(query)
-            has_ended, wait = not (query.isActive or open_.changes_pace), read_wait(query)
+            has_ended, wait = has_ended or not (query.isActive or open_.changes_pace), read_wait(query)
             self._note_answer(open_, query)
         pause_s = self._pause_ms(open_.inputs, open_.pace) / 1000
         return EpochLook(
@@ -267,7 +277,12 @@ class EpochKeeper(Worker):
         Until that is known, no look counts an epoch as passed.
         """
         for number in sorted(self._unread):
-            planned = read_planned(epoch_checkpoint(self._checkpoint, number))
+            try:
+                planned = read_planned(epoch_checkpoint(self._checkpoint, number))
+            except DamagedLog as damage:
+                _LOG.warning("epoch %d of flow %s: %s", number, self._flow, damage)
+                open_.is_damaged |= number == open_.epoch.number
+                planned = Progress()
             if number == open_.epoch.number:
                 open_.progress = open_.progress.join(planned)
             else:
@@ -318,8 +333,7 @@ class EpochKeeper(Worker):
             elif open_ is not None and not open_.is_suspended:
                 step = self._within.find_step(orders, open_.pace, changes_pace=open_.changes_pace)
                 if step is Step.SUSPEND:
-                    open_.suspend()
-                    self._unread.add(open_.epoch.number)
+                    self._suspend(open_)
                 elif step is Step.START_AGAIN:
                     # The new run takes this at its start. An order to the run before would end with that run.
                     open_.absent = open_.absent if orders.leaves_out is None else orders.leaves_out
@@ -393,10 +407,15 @@ class EpochKeeper(Worker):
         self._confirm()
         open_.epoch = note_pause(self._checkpoint, open_.epoch, self._pause_ms(open_.inputs, pace))
         open_.changes_pace = True
-        open_.suspend()
+        self._suspend(open_)
         open_.changes_pace, open_.pace = False, pace
         self._start(open_)
         open_.is_suspended = False
+
+    def _suspend(self, open_: _OpenEpoch) -> None:
+        """Stops the query of the epoch, in a batch perhaps."""
+        open_.suspend()
+        self._unread.add(open_.epoch.number)
 
     def _pause_ms(self, inputs: Inputs, pace: Pace) -> int:
         """How long each row waits in an epoch. An epoch of an input has let its rows wait already."""

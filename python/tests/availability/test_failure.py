@@ -145,6 +145,17 @@ def test_an_input_that_is_away_is_answered_without_when_the_epoch_of_another_one
     assert decide(waits, epoch, X_S) == Orders(UP_FAILURE, closes=True, opens=frozenset({"tel"}))
 
 
+def test_a_query_stops_that_reads_a_closed_epoch_while_the_flow_stands_still() -> None:
+    """The files of the closed one go soon, and the query would fail. Its rows count meanwhile."""
+    waits = FlowLook(at(10_000), {"tel": X_S / 2})
+    epoch = EpochLook(frozenset(), at(10_000), at(14_000), inputs=frozenset({("totals", 1)}))
+    assert decide(waits, epoch, X_S) == Orders(UP_FAILURE, suspends=True)
+    assert decide(waits, replace(epoch, is_suspended=True), X_S) == Orders(UP_FAILURE)
+    longer = replace(waits, held_s={"tel": X_S})
+    again = Orders(UP_FAILURE, closes=True, opens=frozenset({"tel"}))
+    assert decide(longer, replace(epoch, is_suspended=True), X_S) == again
+
+
 class Life:
     """Three inputs that come, go and are slow, the flow, and the query of its epoch, step by step.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -463,6 +464,63 @@ def test_an_epoch_whose_query_cannot_start_in_its_new_pace_stays_until_the_flow_
     flow.own.until_ms = 20_000
     flow.keeper.look()
     assert not flow.newest.is_open
+
+
+def test_an_epoch_whose_query_cannot_start_again_counts_with_its_last_batch(clock: list[float], tmp_path: Path) -> None:
+    """The stop came between the rows of that batch and Spark's report of it."""
+    flow = Flow(tmp_path, while_correcting=Pace.DELAY)
+    begin_correction(flow)
+    plan(flow, "1", 21_000)
+    flow.fails = True
+    flow.keeper.look()
+    flow.own.until_ms = 20_000
+    flow.keeper.look()
+    assert flow.newest.is_open and not flow.query.isActive, "readers have rows up to 21 s, and the flow has not"
+    flow.own.until_ms = 21_000
+    flow.keeper.look()
+    assert not flow.newest.is_open
+
+
+def plan(flow: Flow, epoch: str, until_ms: int, text: str | None = None) -> None:
+    """Spark's newest plan of an epoch's query: up to there, or another text."""
+    offsets = Path(flow.checkpoint) / "epochs" / epoch / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    metadata = json.dumps({"batchWatermarkMs": until_ms})
+    end = json.dumps({"until": until_ms, "batch": 1, "first": 0, "by": "t"})
+    (offsets / "7").write_text(f"v1\n{metadata}\n{end}" if text is None else text)
+
+
+@pytest.mark.parametrize("text", ["", "\0\0\0", "v1\n{", "v1\n7\n{}", 'v1\n{}\n{"until": 1'])
+def test_an_epoch_whose_plan_is_damaged_is_closed_and_another_one_comes(
+    text: str, clock: list[float], tmp_path: Path
+) -> None:
+    """Nobody can tell how far it came. It must not hold up all later ones."""
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.query.until_ms = 20_000
+    flow.waits_for()
+    flow.own.until_ms = 19_500
+    flow.keeper.look()
+    plan(flow, "1", 0, text)
+    flow.keeper.look()
+    assert not flow.newest.is_open and flow.standing.epoch is None
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.is_open
+
+
+def test_an_epoch_that_a_driver_without_a_home_notes_late_is_closed(clock: list[float], tmp_path: Path) -> None:
+    """Its storage has repeated the creation, after the next driver had closed what it found."""
+    flow = Flow(tmp_path)
+    flow.keeper.look()
+    open_epoch(flow.storage, Epoch(1, -1, -1, ("app",), 0))
+    clock[0] += epoch_keeper.LATE_S
+    flow.keeper.look()
+    assert not flow.newest.is_open and flow.standing.epoch is None
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.is_open
 
 
 def test_a_query_that_spark_fails_to_stop_is_started_again_later(
