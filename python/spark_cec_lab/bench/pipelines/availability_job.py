@@ -7,7 +7,9 @@ line for each phase, the last one with `done`.
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import statistics
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.pipeline.query_progress import batch_ms, last_batch, read_progress, read_wait
+from spark_cec.pipeline.query_progress import last_batch, read_progress, read_wait
 from spark_cec.recovery.rollback import roll_back
 from spark_cec_lab.bench.flink_job import end_with_the_parent
 from spark_cec_lab.bench.pipelines.driver import session_of
@@ -25,6 +27,7 @@ from spark_cec_lab.bench.pipelines.way_job import WaySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_cec.pipeline import Pipeline
@@ -41,7 +44,11 @@ X_S, ALPHA = 10.0, 0.5
 AWAY_S = 20.0
 _LOOK_S = 0.05
 _SETTLED_LAG_S = 6.0
+_SETTLED_S = 15.0
+_BATCHES = 5
 _PATIENCE_S = 300.0
+_SECOND = {"processingTime": "1 second"}
+"""For the inputs: else their small batches would take all processors."""
 _WINDOWS_OF_A_KEY = 100
 
 
@@ -80,13 +87,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class AwaySpec:
-    """Which way to run below `home`."""
+    """Which way to run below `home`, and how many outages."""
 
     way: str
     home: str
     jar: str
     memory: str
     shape: Shape
+    outages: int = 2
 
     def to_json(self) -> str:
         """The spec as one JSON object."""
@@ -117,37 +125,83 @@ class _Seen:
             if row["_kind"] == "tentative" and self.tentative_at is None:
                 self.tentative_at = time.time()
 
+    def forget(self) -> None:
+        """Begins anew."""
+        self.tentative_at, self.kinds = None, {}
+
 
 def run(spec: AwaySpec) -> None:
-    """Runs all phases: rows of both, one is away, both again."""
-    spark, seen, gate = session_of(spec.spark_conf()), _Seen(), Path(spec.home) / "away"
-    running = _pipeline(spec, gate, seen).start(spark)
-    enough = spec.shape.enough
-    _wait(running, lambda: _open_windows(running) >= enough and _lag_s(running) < _SETTLED_LAG_S, f"{enough} windows")
-    windows = _open_windows(running)
-    before, batch = _heap_bytes(spark), batch_ms(running.queries()["counts"])
-    _tell(phase="settled", windows=windows, batch_ms=batch)
-    gate.touch()
-    newest = last_batch(running.queries()["counts"]) or 0
-    held_at = _wait(running, lambda: _held_since(running), "the flow waits for the input that is away")
-    if spec.way in (WITHIN, SUSPENDS):
-        _wait(running, lambda: seen.tentative_at, "a tentative row")
-    time.sleep(max(held_at + AWAY_S - time.time(), 0.0))
-    during, back_at = _heap_bytes(spark), time.time()
-    gate.unlink()
-    _tell(phase="back", tentative=seen.kinds.get("tentative", 0))
-    if spec.way == GOES_BACK:
-        running.stop()
-        _go_back(f"{spec.home}/pipeline/flows", newest)
-        running = _pipeline(spec, gate, seen).start(spark)
-    _wait(running, lambda: _lag_s(running) < _SETTLED_LAG_S and not _has_epoch(running), "the flow has caught up")
-    caught_up_s = time.time() - back_at
-    running.stop()
-    _tell(
-        done=True, windows=windows, batch_ms=batch, caught_up_s=caught_up_s, heap_before=before, heap_during=during,
-        first_tentative_s=None if seen.tentative_at is None else seen.tentative_at - held_at - ALPHA * X_S,
-        tentative=seen.kinds.get("tentative", 0), stable=seen.kinds.get("stable", 0),
-    )  # fmt: skip
+    """Runs the outages. The last one counts: those before it load and compile what an outage needs."""
+    spark = session_of(spec.spark_conf())
+    outages = _Outages(spec, spark)
+    for number in range(spec.outages):
+        found = outages.run_once()
+        if number + 1 < spec.outages:
+            _tell(phase="first outage, which does not count", **found)
+    outages.running.stop()
+    _tell(done=True, **found)
+
+
+class _Outages:
+    """Lets an input of a running pipeline go away for a while, again and again."""
+
+    def __init__(self, spec: AwaySpec, spark: SparkSession) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._seen = _Seen()
+        self._gate = Path(spec.home) / "away"
+        self.running = self._start()
+
+    def _start(self) -> RunningPipeline:
+        return _pipeline(self._spec, self._gate, self._seen).start(self._spark)
+
+    def run_once(self) -> dict[str, Any]:
+        """Runs all phases: rows of both, one is away, both again."""
+        way, seen, enough = self._spec.way, self._seen, self._spec.shape.enough
+        self._wait(lambda: _open_windows(self.running) >= enough, f"{enough} windows")
+        self._wait(lambda: self._lag_s() < _SETTLED_LAG_S, "the flow has caught up")
+        _settle(self._lag_s)
+        seen.forget()
+        counts = self.running.queries()["counts"]
+        windows, before, batch = _open_windows(self.running), _heap_bytes(self._spark), _median_batch_ms(counts)
+        _tell(phase="settled", windows=windows, batch_ms=batch)
+        self._gate.touch()
+        newest = last_batch(counts) or 0
+        held_at = self._wait(lambda: _held_since(self.running), "the flow waits for the input that is away")
+        if way in (WITHIN, SUSPENDS):
+            self._wait(lambda: seen.tentative_at, "a tentative row")
+        time.sleep(max(held_at + AWAY_S - time.time(), 0.0))
+        during, back_at = _heap_bytes(self._spark), time.time()
+        self._gate.unlink()
+        _tell(phase="back", tentative=seen.kinds.get("tentative", 0))
+        if way == GOES_BACK:
+            self.running.stop()
+            _go_back(f"{self._spec.home}/pipeline/flows", newest)
+            self.running = self._start()
+        self._wait(lambda: self._lag_s() < _SETTLED_LAG_S and not _has_epoch(self.running), "the flow has caught up")
+        return {
+            "windows": windows, "batch_ms": batch, "caught_up_s": round(time.time() - back_at, 3),
+            "heap_before": before, "heap_during": during,
+            "first_tentative_s": None if seen.tentative_at is None else seen.tentative_at - held_at - ALPHA * X_S,
+            "tentative": seen.kinds.get("tentative", 0), "stable": seen.kinds.get("stable", 0),
+        }  # fmt: skip
+
+    def _lag_s(self) -> float:
+        """How far the flow is behind the clock."""
+        counts = self.running.queries().get("counts")
+        end_ms = None if counts is None else read_progress(counts).until_ms
+        return time.time() - (end_ms or 0) / 1000
+
+    def _wait(self, look: Callable[[], Any], what: str) -> Any:
+        """What `look` answers, as soon as it is no longer None or False."""
+        end = time.monotonic() + _PATIENCE_S
+        while not (found := look()):
+            for flow in self.running.status().failed:
+                raise SystemExit(f"flow {flow.name}: {flow.error}")
+            if time.monotonic() > end:
+                raise SystemExit(f"not within {_PATIENCE_S:.0f} s: {what}")
+            time.sleep(_LOOK_S)
+        return found
 
 
 def _pipeline(spec: AwaySpec, gate: Path, seen: _Seen) -> Pipeline:
@@ -167,11 +221,11 @@ def _pipeline(spec: AwaySpec, gate: Path, seen: _Seen) -> Pipeline:
         stream = spark.readStream.format("rate").option("rowsPerSecond", str(max(shape.rows_per_s // 2, 1)))
         return stream.option("numPartitions", "1").load().selectExpr("value", "timestamp AS t")
 
-    @made.flow
+    @made.flow(trigger=_SECOND)
     def web(spark: SparkSession) -> DataFrame:
         return events(spark)
 
-    @made.flow
+    @made.flow(trigger=_SECOND)
     def app(spark: SparkSession) -> DataFrame:
         return events(spark).withColumn("value", F.udf(hold, "bigint")("value"))
 
@@ -202,16 +256,14 @@ def _go_back(flows: str, batch: int) -> None:
     shutil.rmtree(f"{flows}/left")
 
 
-def _wait(running: RunningPipeline, look: Callable[[], Any], what: str) -> Any:
-    """What `look` answers, as soon as it is no longer None or False."""
-    end = time.monotonic() + _PATIENCE_S
-    while not (found := look()):
-        for flow in running.status().failed:
-            raise SystemExit(f"flow {flow.name}: {flow.error}")
-        if time.monotonic() > end:
-            raise SystemExit(f"not within {_PATIENCE_S:.0f} s: {what}")
+def _settle(lag_s: Callable[[], float]) -> None:
+    """Lets time pass until the lag has had no new least for a while: what waited for the queries' start is read."""
+    least, since = math.inf, time.monotonic()
+    while time.monotonic() - since < _SETTLED_S:
+        now = lag_s()
+        if now < least:
+            least, since = now, time.monotonic()
         time.sleep(_LOOK_S)
-    return found
 
 
 def _open_windows(running: RunningPipeline) -> int:
@@ -220,10 +272,10 @@ def _open_windows(running: RunningPipeline) -> int:
     return 0 if progress is None else sum(each["numRowsTotal"] for each in progress["stateOperators"])
 
 
-def _lag_s(running: RunningPipeline) -> float:
-    """How far the flow is behind the clock."""
-    end_ms = read_progress(running.queries()["counts"]).until_ms if "counts" in running.queries() else None
-    return time.time() - (end_ms or 0) / 1000
+def _median_batch_ms(query: StreamingQuery) -> float:
+    """How long a batch takes: the median of the newest ones."""
+    took = [each.durationMs["triggerExecution"] for each in query.recentProgress if "addBatch" in each.durationMs]
+    return float(statistics.median(took[-_BATCHES:]))
 
 
 def _held_since(running: RunningPipeline) -> float | None:
