@@ -36,21 +36,35 @@ has the blocks anyway.
 """
 
 
+_PLACES = 8
+"""Directories for the processes of one machine that have one log open at once. Without one of its own, a process reads
+the whole log at each start.
+"""
+
 _HELD = re.compile(r"\block (file|hold)\b", re.IGNORECASE)
 """RocksDB's words if another process, or this one, has the files open. A message of damage may name a block."""
 
 
 def open_index(path: str, log_id: str) -> Index:
-    """The index of log `log_id` (32 hex digits) in directory `path`, which only this index uses.
+    """The index of log `log_id` (32 hex digits) in directory `path`, or in `path-2` to `path-8`.
 
-    If the index is of another log, or does not open, it is cleared. If another process holds it, or `path` cannot be
-    used, the index is in memory.
+    If another process holds one, this process takes the next one, which it finds filled at its next start. If an index
+    is of another log, or does not open, it is cleared. If no directory can be used, the index is in memory.
     """
+    for place in (path, *(f"{path}-{number}" for number in range(2, _PLACES + 1))):
+        found = _open_unless_held(place, log_id)
+        if found is not None:
+            return found
+    return MemoryIndex(log_id)
+
+
+def _open_unless_held(path: str, log_id: str) -> Index | None:
+    """None if another process, or this one, has the index open."""
     try:
         return RocksDictIndex(path, log_id)
     except BrokenIndexError as error:
         if _HELD.search(str(error)):
-            return MemoryIndex(log_id)
+            return None
     try:
         rocksdict.Rdict.destroy(path)
         return RocksDictIndex(path, log_id)
@@ -97,6 +111,11 @@ class RocksDictIndex(Index):
         """The covered part of each segment."""
         with self._lock:
             return dict(self._covered)
+
+    def covered_of(self, segment: str) -> Covered | None:
+        """The covered part of a segment."""
+        with self._lock:
+            return self._covered.get(segment)
 
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
         """Adds frames of a segment."""

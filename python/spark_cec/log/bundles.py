@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -193,12 +194,20 @@ class Bundles(DelegatingStorage):
             beside = {each for bundle in empty for each in self._directories[bundle] if each in self._beside} - stay
             others = self._places.keys() | stay | beside
         files = [path for path in paths if path.removeprefix(f"{SEGMENTS}/") not in others]
-        gone = [*files, *map(segment_path, sorted(beside)), *map(segment_path, empty)]
+        gone = [*files, *map(segment_path, empty)]
         if gone:
             self._inner.delete_all(gone)
+        self._delete_repaired(empty, beside)
         with self._lock:
             for bundle in empty:
                 self._directories.pop(bundle, None)
+
+    def _delete_repaired(self, bundles: Sequence[str], beside: AbstractSet[str]) -> None:
+        """Deletes repaired segments, once their bundles are gone: one that stays would show the damaged copies."""
+        if beside:
+            left = [bundle for bundle in bundles if self._inner.exists(segment_path(bundle))]
+            stay = {each for bundle in left for each in self._directories[bundle]}
+            self._inner.delete_all([segment_path(each) for each in sorted(beside - stay)])
 
     def read_copy(self, segment: str) -> bytes:
         """The bytes of a segment in its bundle, even if its file counts. `FileNotFoundError` if no bundle has it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -182,10 +182,18 @@ class Catalog:
     def _scan(self, files: Sequence[StoredFile], covered: Mapping[str, Covered]) -> None:
         starts = [covered[file.name].end if file.name in covered else 0 for file in files]
         if len(files) <= 1:
-            scans = [self._scan_one(file, start) for file, start in zip(files, starts, strict=True)]
-        else:
-            with ThreadPoolExecutor(max(_SCANS_AT_ONCE, reads_at_once(self._storage))) as pool:
-                scans = list(pool.map(self._scan_one, files, starts))
+            self._apply_scans(files, starts, map(self._scan_one, files, starts))
+            return
+        pool = ThreadPoolExecutor(max(_SCANS_AT_ONCE, reads_at_once(self._storage)))
+        try:
+            self._apply_scans(files, starts, pool.map(self._scan_one, files, starts))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _apply_scans(
+        self, files: Sequence[StoredFile], starts: Sequence[int], scans: Iterable[list[Scanned] | None]
+    ) -> None:
+        """Each at once: if the process is killed, the next one goes on from there."""
         for file, start, scanned in zip(files, starts, scans, strict=True):
             if scanned is None:
                 self._forget(file.name)
@@ -230,7 +238,7 @@ class Catalog:
         segment = location.segment
         ahead = self._ahead.setdefault(segment, {})
         ahead[location.offset] = Covered(location.end, location.offset, prelude_crc)
-        known = self._index.covered().get(segment)
+        known = self._index.covered_of(segment)
         end = known.end if known else _first_own_offset(segment)
         covered: Covered | None = None
         while end in ahead:

@@ -39,6 +39,10 @@ class HealedIndex(Index):
         """The covered part of each segment."""
         return self._ask(lambda index: index.covered())
 
+    def covered_of(self, segment: str) -> Covered | None:
+        """The covered part of a segment."""
+        return self._ask(lambda index: index.covered_of(segment))
+
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
         """Adds frames of a segment."""
         self._ask(lambda index: index.apply(segment, entries, covered))

@@ -72,6 +72,9 @@ class Index(Protocol):
     def covered(self) -> Mapping[str, Covered]:
         """The covered part of each segment."""
 
+    def covered_of(self, segment: str) -> Covered | None:
+        """The covered part of a segment; None if the index has nothing of it. It costs no more if there are many."""
+
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
         """Adds frames of `segment`, all or none, and the new covered part; None leaves the covered part."""
 
@@ -161,6 +164,11 @@ class MemoryIndex(Index):
         """The covered part of each segment."""
         with self._lock:
             return dict(self._covered)
+
+    def covered_of(self, segment: str) -> Covered | None:
+        """The covered part of a segment."""
+        with self._lock:
+            return self._covered.get(segment)
 
     def apply(self, segment: str, entries: Sequence[tuple[Meta, Location]], covered: Covered | None) -> None:
         """Adds frames of a segment."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 from spark_cec.errors import AlreadyExists, DamagedLog, Fenced, UnsuitableCheckpoint
 from spark_cec.log.checked_json import decode_object, encode_object
 from spark_cec.log.output_rollbacks import Cut, Cuts, append_cut, read_all_cuts, read_cuts
-from spark_cec.log.storage import Storage, reads_at_once
+from spark_cec.log.storage import Storage, delete_until, reads_at_once
 from spark_cec.log.times import TimeRange
 
 MANIFESTS = "manifests"
@@ -330,14 +331,15 @@ def last_within(storage: Storage, first: int, last: int, rows: int) -> int:
     return last
 
 
-def retire(storage: Storage, before: int) -> list[int]:
+def retire(storage: Storage, before: int, end: float = math.inf) -> list[int]:
     """Records that output before `before` is retired, deletes its manifests, and returns their batches, oldest first.
+
+    If time runs out (`delete_until`), some manifests are left for later.
     """
     retired = [batch for batch in batches(storage) if batch < before]
     if retired and before > retired_before(storage):
         restore_retirement(storage, before)
-    storage.delete_all([manifest_path(batch) for batch in retired])
-    return retired
+    return retired[: len(delete_until(storage, [manifest_path(batch) for batch in retired], end))]
 
 
 def retired_before(storage: Storage) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ Listing = list[StoredFile]
 
 _READS_OF_FILES, _READS_OF_OBJECTS = 4, 16
 """Reads at the same time. A read of an object mostly waits for the network."""
+
+_DELETED_AT_ONCE = 1_000
+"""One request on S3; some seconds on HDFS."""
 
 RACERS = 8
 """The concurrent creators of a probe of an object store. Some stores refuse a second creation only in sequence."""
@@ -144,6 +148,18 @@ def probe(storage: Storage) -> None:
             f"it let {winners} of {RACERS} writers create one object at the same moment, so two runs of a query could "
             f"both commit; use a store whose conditional writes hold among concurrent writers",
         )
+
+
+def delete_until(storage: Storage, paths: Sequence[str], end: float) -> Sequence[str]:
+    """Deletes files in this order, a thousand at a time, until `end` by `time.monotonic`. Answers the deleted ones.
+
+    The first thousand go in any case. A million deletions may take an hour, and nobody waits so long for an answer.
+    """
+    done = 0
+    while done < len(paths) and (done == 0 or time.monotonic() < end):
+        storage.delete_all(paths[done : done + _DELETED_AT_ONCE])
+        done += _DELETED_AT_ONCE
+    return paths[:done]
 
 
 def _race(storage: Storage, path: str) -> int:

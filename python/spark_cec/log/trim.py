@@ -5,6 +5,7 @@ The caller says by a `TrimHorizon` what is needed: `agent.queries` computes it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,10 @@ from spark_cec.log.manifest import batches, retire
 from spark_cec.log.meta import CommitMeta, Meta, OutputMeta, SegmentMeta
 from spark_cec.log.scan import Torn, scan
 from spark_cec.log.segment import GIVEN_UP_AFTER_IDLE_MS, Location, SegmentName, list_segments, segment_path
-from spark_cec.log.storage import Storage, StoredFile
+from spark_cec.log.storage import Storage, StoredFile, delete_until
+
+MOST_S = 60.0
+"""A call deletes for about so long. The JVM takes an agent for dead that does not answer for ten minutes."""
 
 NO_GENERATION = -1
 """The newest generation of a segment whose frames have none."""
@@ -98,31 +102,32 @@ def trim(storage: Storage, index: Index, horizon: TrimHorizon, summaries: Summar
 
     Manifests of output that is not retained go first, so that no reader looks for deleted rows. The newest manifest and
     its output always stay, because readers take the schema from it. With `summaries` from the last call, only new
-    entries are read.
+    entries are read. If there is more than a minute's work, the rest is left for the next call.
 
     If the index does not cover a segment to its end, the segment stays, unless the rest is only torn. Update the index
     first (`Catalog.refresh`).
     """
-    horizon = replace(horizon, output_before=_retire_output(storage, horizon.output_before))
+    end = time.monotonic() + MOST_S
+    horizon = replace(horizon, output_before=_retire_output(storage, horizon.output_before, end))
     covered = index.covered()
     files = [file for file in list_segments(storage) if file.name in covered]
     known = (summaries or Summaries()).of(index, [file.name for file in files])
     wanted = set(removable_segments(known.values(), horizon))
     removed = [file.name for file in files if file.name in wanted and _is_known(storage, file, covered[file.name].end)]
-    storage.delete_all([segment_path(segment) for segment in removed])
+    removed = removed[: len(delete_until(storage, [segment_path(segment) for segment in removed], end))]
     for segment in removed:
         index.forget(segment)
     return removed
 
 
-def _retire_output(storage: Storage, before: int | None) -> int | None:
-    """Retires manifests, and returns the batch before which output may be deleted."""
+def _retire_output(storage: Storage, before: int | None, end: float) -> int | None:
+    """Retires manifests until `end`, and returns the batch before which output may be deleted."""
     published = batches(storage) if before is not None else []
     if before is None or not published:
         return before
     keep_from = min(before, published[-1])
-    retire(storage, keep_from)
-    return keep_from
+    retired = {*retire(storage, keep_from, end)}
+    return min((batch for batch in published if batch < keep_from and batch not in retired), default=keep_from)
 
 
 def summarize(segment: str, entries: Sequence[tuple[Meta, Location]]) -> SegmentSummary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pytest
@@ -337,6 +337,29 @@ def test_damage_that_was_repaired_does_not_come_back_when_the_segment_is_trimmed
     assert verify(Bundles(raw)).clean, "the repaired file stays as long as the bundle"
     storage.delete_all([segment_path(_name(0))])
     assert [file.name for file in raw.list(SEGMENTS)] == [_name(3)]
+
+
+def test_a_repaired_segment_stays_if_its_bundle_does() -> None:
+    """S3 may keep some of many deletions, and not say so."""
+
+    class Keeping(DelegatingStorage):
+        def delete_all(self, paths: Sequence[str]) -> None:
+            super().delete_all([path for path in paths if path != segment_path(bundle)])
+
+    raw = _log(3)
+    bundle = _bundle(Bundles(raw), 0, 1)
+    data = bytearray(raw.read(segment_path(bundle)))
+    data[-6] ^= 1  # of segment 1
+    raw.replace(segment_path(bundle), data)
+    storage = Bundles(Keeping(raw))
+    repair(storage, dry_run=False)
+    storage.list(SEGMENTS)
+    storage.delete_all([segment_path(_name(0)), segment_path(_name(1))])
+    assert raw.exists(segment_path(bundle)) and verify(Bundles(raw)).clean
+    again = Bundles(raw)
+    again.list(SEGMENTS)
+    again.delete_all([segment_path(_name(0)), segment_path(_name(1))])
+    assert [file.name for file in raw.list(SEGMENTS)] == [_name(2)]
 
 
 def test_what_follows_damage_in_a_bundle_belongs_to_no_segment() -> None:

@@ -240,6 +240,29 @@ def test_a_segment_that_vanishes_between_listing_and_scan() -> None:
     assert _versions(_fresh(storage)) == [1, 3]
 
 
+def test_a_look_that_ends_half_way_leaves_what_it_has_read(tmp_path: Path) -> None:
+    """A log may be so large that an agent is killed before it has read all: the next one goes on from there."""
+
+    class Slow(FaultyStorage):
+        def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+            if path.endswith("00000002.cec"):
+                raise TimeoutError("the agent was killed")
+            return self.inner.read(path, offset, length)
+
+    storage = memory_storage()
+    append_commits(make_writer(storage, 1), [1, 2, 3, 4])
+    catalog = Catalog(Slow(storage), open_index(str(tmp_path / "index"), LOG_ID))
+    with pytest.raises(TimeoutError):
+        catalog.refresh()
+    catalog.close()
+    index = open_index(str(tmp_path / "index"), LOG_ID)
+    assert [entry.meta.version for entry in index.commits(STORE, 0, 9)] == [1, 2]
+    again = Catalog(storage, index)
+    again.refresh()
+    assert _versions(again) == [1, 2, 3, 4]
+    again.close()
+
+
 def test_damage_of_vanished_segments_is_forgotten() -> None:
     storage = memory_storage()
     put_segment(storage, b"rubbish")
@@ -383,6 +406,7 @@ QUESTIONS: dict[str, Callable[[Index], Any]] = {
     "at": lambda index: index.at(0),
     "entries": lambda index: index.entries(SEGMENT),
     "covered": lambda index: index.covered(),
+    "covered_of": lambda index: [index.covered_of(segment) for segment in index.covered()],
 }
 
 

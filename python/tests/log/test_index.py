@@ -371,11 +371,12 @@ def test_a_pointer_without_its_frame_breaks_the_index(read: str, tmp_path: Path)
 def test_a_lock_held_in_this_process(tmp_path: Path) -> None:
     first = open_index(str(tmp_path / "index"), LOG_ID)
     second = open_index(str(tmp_path / "index"), LOG_ID)
-    assert (type(first), type(second)) == (RocksDictIndex, MemoryIndex)
+    assert (type(first), type(second)) == (RocksDictIndex, RocksDictIndex)
     assert second.log_id == LOG_ID
     first.close()
     third = open_index(str(tmp_path / "index"), LOG_ID)
     assert type(third) is RocksDictIndex
+    second.close()
     third.close()
 
 
@@ -394,11 +395,24 @@ def test_a_lock_held_by_another_process(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdin is not None
         assert holder.stdout.readline() == "held\n"
-        assert isinstance(open_index(str(tmp_path / "index"), LOG_ID), MemoryIndex)
+        for filled in (0, 4):  # its second start finds what its first one has left
+            index = open_index(str(tmp_path / "index"), LOG_ID)
+            assert isinstance(index, RocksDictIndex)
+            assert len(index.commits(STORE, 1, 9)) == filled
+            index.close()
+            _filled(tmp_path / "index-2", versions=4)
         holder.stdin.close()
     index = open_index(str(tmp_path / "index"), LOG_ID)
     assert len(index.commits(STORE, 1, 3)) == 3
     index.close()
+
+
+def test_if_all_places_are_taken_the_index_is_in_memory(tmp_path: Path) -> None:
+    open_ = [open_index(str(tmp_path / "index"), LOG_ID) for _ in range(9)]
+    assert [type(index) for index in open_] == [RocksDictIndex] * 8 + [MemoryIndex]
+    assert len(list(tmp_path.iterdir())) == 8
+    for index in open_:
+        index.close()
 
 
 def test_where_no_directory_can_be_the_index_is_in_memory(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from spark_cec.log.frame import FrameKind
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import Manifest, batches, publish
 from spark_cec.log.segment import GIVEN_UP_AFTER_IDLE_MS, SegmentName, list_segments, segment_path
-from spark_cec.log.storage import Storage
+from spark_cec.log.storage import Storage, delete_until
 from spark_cec.log.trim import SegmentSummary, Summaries, TrimHorizon, removable_segments, summarize, trim
 from tests.log.support import (
     LOG_ID,
@@ -238,6 +238,22 @@ def test_output_stays_without_retention() -> None:
     storage, catalog = _with_output()
     assert trim(storage, catalog.index, TrimHorizon({}, 2)) == []
     assert batches(storage) == list(range(6))
+
+
+@pytest.mark.parametrize("where", ["spark_cec.log.storage._DELETED_AT_ONCE", "spark_cec.log.manifest.delete_until"])
+def test_a_long_trimming_goes_on_with_the_next_call_and_output_stays_with_its_manifest(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the first one after `output.retainBatches` was set: the JVM takes an agent for dead that does not answer."""
+    two = 2 if where.endswith("AT_ONCE") else lambda storage, paths, end: delete_until(storage, paths[:2], end)
+    monkeypatch.setattr(where, two)
+    monkeypatch.setattr("spark_cec.log.trim.MOST_S", 0.0)
+    storage, catalog = _with_output()
+    for left in ([2, 3, 4, 5], [4, 5], [5], [5]):
+        trim(storage, catalog.index, TrimHorizon({}, 2, output_before=5))
+        assert batches(storage) == left
+        assert all(catalog.index.outputs(batch) for batch in left)
+    assert [batch for batch in range(6) if catalog.index.outputs(batch)] == [5]
 
 
 @pytest.mark.parametrize(("before", "left"), [(0, [0, 1, 2, 3, 4, 5]), (4, [4, 5]), (5, [5]), (6, [5]), (100, [5])])
