@@ -86,6 +86,17 @@ def cleaned(spark: SparkSession, root: Path) -> DataFrame:
     return reader.json(str(root / "events" / "left")).groupBy("key").count()
 
 
+def passed_over(spark: SparkSession, root: Path) -> DataFrame:
+    (root / "events" / "left").mkdir(parents=True, exist_ok=True)
+    reader = spark.readStream.schema(feeds.SCHEMA).option("ignorecorruptfiles", "true")
+    return reader.json(str(root / "events" / "left")).groupBy("key").count()
+
+
+def united_twice(spark: SparkSession, root: Path) -> DataFrame:
+    one, two, three = (events(spark, root).select("key") for _ in range(3))
+    return one.union(two).distinct().union(three).distinct()
+
+
 def unordered_windows(spark: SparkSession, root: Path) -> DataFrame:
     return spark_cec.count_window(events(spark, root), "key", 7, [f.sum("amount").alias("total")])
 
@@ -284,6 +295,17 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "processing time": (processing_time, "update", {}, "eager", [False], "processing-time timeouts"),
     "unknown source": (counted, "update", {}, "eager", [False], "'it-counter' is not known to be replayable"),
     "vouched for": (counted, "update", {"sources.replayable": "kafka, it-counter"}, "deferred", [True], "same state"),
+    "a time of day": (with_column("CAST('08:00' AS TIMESTAMP)"), "update", {}, "eager", [False], "is read off a clock"),
+    "ignoreCorruptFiles": (passed_over, "update", {}, "eager", [False], "the file source passes over what cannot be read"),
+    "ignoreMissingFiles": (
+        totals(),
+        "update",
+        {"spark.sql.files.ignoreMissingFiles": "true"},
+        "eager",
+        [False],
+        "spark.sql.files.ignoreMissingFiles",
+    ),
+    "distinct unions": (united_twice, "append", {}, "eager", [False, False], "Spark may make one operator of it"),
     "cleanSource": (cleaned, "update", {}, "eager", [False], "cleanSource"),
     "one-row plans": (
         totals(),

@@ -126,3 +126,25 @@ def test_a_query_with_common_tables_recovers(spark: SparkSession, references: Re
     assert report["digest_ok"] is True
     assert int(str(report["replayed_batches"])) > 0
     assert results.last_recorded(job.out(query)) == references.get(query, job)
+
+
+@pytest.mark.parametrize("settings", [{}, {"mode": "eager"}], ids=["auto", "eager"])
+def test_two_deduplications_of_which_spark_makes_one(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    """Spark's optimizer makes one union of two. The query runs and goes on, and no row comes twice."""
+    own, folder, keys = local.session(spark, settings), tmp_path / "events" / "left", list[int]()
+    folder.mkdir(parents=True)
+    for number in range(3):
+        feeds.write_file(folder, "left", number, 20 * (number + 1))
+        one, two, three = (events(own, tmp_path).select("key") for _ in range(3))
+        writer = one.union(two).distinct().union(three).distinct().writeStream.outputMode("append")
+        checked = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        streaming = checked.foreachBatch(lambda batch, _: keys.extend(row["key"] for row in batch.collect())).start()
+        try:
+            streaming.processAllAvailable()
+            assert [each["operatorName"] for each in streaming.recentProgress[0]["stateOperators"]] == ["dedupe"]
+        finally:
+            streaming.stop()
+    there = own.read.schema(feeds.SCHEMA).json(str(folder)).select("key").distinct().collect()
+    assert sorted(keys) == sorted(row["key"] for row in there)

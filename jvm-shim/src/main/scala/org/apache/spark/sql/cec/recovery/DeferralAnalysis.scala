@@ -8,6 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.catalyst.streaming.{StreamingRelationV2, WriteToStream}
+import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap
 import org.apache.spark.sql.cec.operators.CountWindow
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.runtime.StreamingRelation
@@ -48,13 +49,23 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     Option.when(conf.getConf(SQLConf.ENABLE_STREAMING_SINK_EVOLUTION))("streaming sink evolution is on")).flatten.headOption
 
   private def judgeOperator(node: LogicalPlan): Option[String] =
-    judgeOwnState(node).orElse(findUpstream(node)).orElse(collectInputs(node).flatMap(DeterministicNodes.against(_)).headOption)
+    judgeOwnState(node).orElse(findUpstream(node)).orElse(judgeMerge(node)).orElse(collectInputs(node).flatMap(DeterministicNodes.against(_)).headOption)
 
   /** All nodes that feed the operator, with their subqueries. */
   private def collectInputs(node: LogicalPlan): Seq[LogicalPlan] = node.children.flatMap(_.collectWithSubqueries { case fed => fed })
 
   private def findUpstream(node: LogicalPlan): Option[String] =
     collectInputs(node).flatMap(StatefulOperators.kind).headOption.map(kind => s"it is fed by another stateful operator ($kind)")
+
+  /** Spark's optimizer may make one union of two. An operator that is not there in each batch would be missed. */
+  private def judgeMerge(node: LogicalPlan): Option[String] =
+    Option.when(belowOthers.exists(_ eq node))("Spark may make one operator of it and of the deduplication that it feeds")
+
+  /** The deduplications that feed another one. */
+  private lazy val belowOthers: Seq[LogicalPlan] = {
+    def isDeduplication(node: LogicalPlan) = node.isInstanceOf[Distinct] || node.isInstanceOf[Deduplicate]
+    plan.collect { case node if isDeduplication(node) => collectInputs(node).filter(isDeduplication) }.flatten
+  }
 
   /** Why the same input may give the operator another state. */
   private def judgeOwnState(node: LogicalPlan): Option[String] = node match {
@@ -106,7 +117,17 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     case v1: StreamingRelation =>
       val name = v1.sourceName.takeWhile(_ != '[')
       judgeSource(name, v1.dataSource.options).orElse(judgeTopics(v1, name)).orElse(DeferralAnalysis.judgeColumns(v1))
+        .orElse(judgeErrors(v1.dataSource.options))
   }.flatten.headOption
+
+  /** A reason if the source passes over what it cannot read at the moment. The next reading may have those rows. */
+  private def judgeErrors(options: Map[String, String]): Option[String] = {
+    val ofSource = CaseInsensitiveMap(options)
+    val passesOver = Seq(SQLConf.IGNORE_CORRUPT_FILES, SQLConf.IGNORE_MISSING_FILES).find { entry =>
+      ofSource.get(entry.key.split('.').last).fold(conf.getConf(entry))(_.trim.equalsIgnoreCase("true"))
+    }
+    passesOver.map(entry => s"the file source passes over what cannot be read, so each reading may have other rows (${entry.key})")
+  }
 
   private def judgeTentative(relation: StreamingRelationV2): Option[String] = relation.table match {
     case table: CecTable if table.isTentative => Some("it reads tentative rows, which are deleted when the right ones have come")

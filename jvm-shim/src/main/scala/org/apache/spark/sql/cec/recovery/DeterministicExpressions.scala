@@ -37,6 +37,9 @@ private[recovery] object DeterministicExpressions {
   /** What the optimizer replaces by its own clock if such a text is cast to a date or a timestamp. */
   private val MomentWords = Seq("now", "today", "tomorrow", "yesterday")
 
+  /** Spark adds the day of its clock to a time of day that is cast to a TIMESTAMP. */
+  private val TimeOfDay = raw"(t\d|\d{1,2}:).*".r
+
   /** How a file is split depends on the number of cores. */
   private val PlacesOfSplits = Set("file_block_start", "file_block_length")
 
@@ -83,7 +86,7 @@ private[recovery] object DeterministicExpressions {
   private def isSpecialMoment(cast: Cast): Boolean = cast.dataType match {
     case DateType | TimestampType | TimestampNTZType if cast.child.foldable && cast.child.dataType.isInstanceOf[StringType] =>
       val text = Try(Option(cast.child.eval())).fold(_ => None, known => known).map(_.toString.toLowerCase(Locale.ROOT))
-      text.exists(known => MomentWords.exists(known.contains))
+      text.exists(known => MomentWords.exists(known.contains) || cast.dataType == TimestampType && TimeOfDay.matches(known.trim))
     case _ => false
   }
 

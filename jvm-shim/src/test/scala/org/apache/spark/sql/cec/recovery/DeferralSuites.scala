@@ -51,6 +51,11 @@ class DeterministicExpressionsSuite extends CecSuite {
       assert(of(GreaterThan(Cast(Concat(Seq(Literal(word), Literal(""))), kind, Some("UTC")), Literal(null, kind))).nonEmpty, (kind, word))
     }
     assert(of(new ParseToDate(Literal("today"))).nonEmpty)
+    for (time <- Seq("08:00", " 7:5:01.5", "T23:59:59+01:00")) {
+      assert(of(Cast(Literal(time), TimestampType, Some("UTC"))).exists(_.endsWith("is read off a clock")), time)
+      assert(of(Cast(Literal(time), TimestampNTZType, Some("UTC"))).isEmpty, s"$time is NULL")
+    }
+    assert(of(Cast(Literal("2026-11-30 08:00"), TimestampType, Some("UTC"))).isEmpty)
     for (word <- Seq("2026-11-30", "epoch", "")) assert(of(Cast(Literal(word), DateType, Some("UTC"))).isEmpty, word)
     assert(of(Cast(column(StringType), DateType, Some("UTC"))).isEmpty && of(Cast(Literal("today"), StringType)).isEmpty)
   }
@@ -281,6 +286,15 @@ class DeferralAnalysisSuite extends CecSuite {
     assert(decision.operators.head.reason == "it is fed by another stateful operator (aggregation)")
     assert((decision.mode, decision.deferred) == (("mixed", Set(1L))))
     assert(decision.reason.contains("operator 0 (distinct) eager: ") && decision.reason.contains("; operator 1 (aggregation) deferred: "))
+  }
+
+  test("a deduplication that feeds another one is eager, and Spark may make one of both") {
+    val inner = Project(Seq(key), Deduplicate(Seq(key), source("rate")))
+    for (outer <- Seq(Distinct(inner), Deduplicate(Seq(key), inner))) {
+      val decision = decide(outer)
+      assert(decision.deferred.isEmpty && decision.operators.last.reason.startsWith("Spark may make one operator of it"))
+    }
+    assert(decide(groupBy(inner, Count(key))).deferred == Set(1L), "an aggregation is not merged")
   }
 
   test("an unknown node below an operator, or anywhere on the stream, makes it eager") {
