@@ -12,12 +12,26 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** The common part of reading and writing stores: one column family, one value per key. */
+/**
+ * The common part of reading and writing stores: one column family, one value per key.
+ *
+ * If the thread that makes a view may outlive its task, each call holds the monitor of `turns`, and rows are copies. Else the task's end
+ * could take the windows away in the middle of a call.
+ */
 private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long) extends ReadStateStore {
+  protected final val mayOutliveTask: Boolean = StoreTurns.mayOutliveTask
+
   /** Fails if the store may not be read any more. */
   protected def verifyReadable(): Unit
 
-  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow =
+    if (!mayOutliveTask) find(key, colFamilyName)
+    else turns.synchronized {
+      val found = find(key, colFamilyName)
+      if (found == null) null else found.copy()
+    }
+
+  private def find(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
     verifyReadable()
     verifyFamily(colFamilyName)
     require(key != null, "the key may not be null")
@@ -30,25 +44,26 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
     keys.iterator.map(get(_, colFamilyName))
   }
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    verifyReadable()
-    verifyFamily(colFamilyName)
-    new StateStoreIterator(turns.guard(turn, state.live.iterator), () => ())
-  }
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = scan(colFamilyName, state.live.iterator)
 
-  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    verifyReadable()
-    verifyFamily(colFamilyName)
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = scan(colFamilyName, {
     if (!state.hasPrefix) throw StateStoreErrors.unsupportedOperationException("prefixScan without a prefix", Unsupported.Name)
-    new StateStoreIterator(turns.guard(turn, state.live.prefixScan(prefixKey)), () => ())
-  }
+    state.live.prefixScan(prefixKey)
+  })
 
   override def rangeScan(
-      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    verifyReadable()
-    verifyFamily(colFamilyName)
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = scan(colFamilyName, {
     if (!state.hasOrder) throw StateStoreErrors.unsupportedOperationException("rangeScan without an order", Unsupported.Name)
-    new StateStoreIterator(turns.guard(turn, state.live.rangeScan(startKey, endKey)), () => ())
+    state.live.rangeScan(startKey, endKey)
+  })
+
+  private def scan(colFamilyName: String, open: => Iterator[UnsafeRowPair]): StateStoreIterator[UnsafeRowPair] = {
+    def rows: Iterator[UnsafeRowPair] = {
+      verifyReadable()
+      verifyFamily(colFamilyName)
+      open
+    }
+    new StateStoreIterator(if (mayOutliveTask) turns.synchronized(turns.copy(verifyReadable(), rows)) else turns.guard(turn, rows), () => ())
   }
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = refuse("valuesIterator")
@@ -107,7 +122,10 @@ private[cec] final class CecStateStore(
 
   lock.atEnd(() => if (phase == Phase.Updating) abort())
 
-  override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+  override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit =
+    if (mayOutliveTask) turns.synchronized(update(key, value, colFamilyName)) else update(key, value, colFamilyName)
+
+  private def update(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
     verifyUpdating("put")
     verifyFamily(colFamilyName)
     require(key != null, "the key may not be null")
@@ -117,7 +135,10 @@ private[cec] final class CecStateStore(
     state.live.put(key, value)
   }
 
-  override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
+  override def remove(key: UnsafeRow, colFamilyName: String): Unit =
+    if (mayOutliveTask) turns.synchronized(drop(key, colFamilyName)) else drop(key, colFamilyName)
+
+  private def drop(key: UnsafeRow, colFamilyName: String): Unit = {
     verifyUpdating("remove")
     verifyFamily(colFamilyName)
     require(key != null, "the key may not be null")
@@ -149,8 +170,10 @@ private[cec] final class CecStateStore(
 
   private def giveUp(as: Phase.Value): Unit = synchronized {
     if (phase == Phase.Updating) {
-      phase = as
-      if (turns.isCurrent(turn)) state.rollback()
+      turns.synchronized {
+        phase = as
+        if (turns.isCurrent(turn)) state.rollback()
+      }
       lock.release()
     }
   }

@@ -1,12 +1,14 @@
 package org.apache.spark.sql.cec
 
+import scala.util.control.NonFatal
+
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection, UnsafeRow}
-import org.apache.spark.sql.cec.agent.{Agent, CecException, DurableCommit, ResolveRequest}
+import org.apache.spark.sql.cec.agent.{Agent, DurableCommit, ResolveRequest}
 import org.apache.spark.sql.cec.exchange.{DurableVersions, HostedStore, LocalStores}
 import org.apache.spark.sql.cec.state.{
   ExactAverages, LoadFailure, PageMemory, PartitionDirectory, RangeOrder, Recovery, RowDigest, AgentStoreClient, StoreMetrics, StoreState, StoreTurns, TaskLock, UnwrittenCommit}
@@ -62,12 +64,14 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
       forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     directory.make()
-    new CecStateStore(
-      id, begin(version, stateStoreCkptId, loadEmpty), turns, turns.beginWrite(), lock, version, storeConf, hadoopConf, durable)
+    val (begun, turn) = begin(version, stateStoreCkptId, loadEmpty, turns.beginWrite())
+    new CecStateStore(id, begun, turns, turn, lock, version, storeConf, hadoopConf, durable)
   }
 
-  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new CecReadStore(id, begin(version, stateStoreCkptId, empty = false), turns, turns.beginRead(), lock, version)
+  override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore = {
+    val (begun, turn) = begin(version, stateStoreCkptId, empty = false, turns.beginRead())
+    new CecReadStore(id, begun, turns, turn, lock, version)
+  }
 
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
 
@@ -107,26 +111,27 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   /**
    * Writes the dirty windows, because Spark may close a store that another executor is about to request. A query that
-   * has ended has flushed already.
+   * has ended has flushed already. Spark closes a store once: one that a task uses for longer is closed at the end of that task.
    */
-  override def close(): Unit = exclusively {
-    try if (state != null) state.settle() catch {
-      case failure: CecException => logWarning(s"store $id is closed with windows that are not in the log: a restart of its query replays them", failure)
-    } finally dropState()
-  }
+  override def close(): Unit = if (!lock.whenFree(synchronized(settle()))) logWarning(s"store $id is in use, and is closed when its task ends")
+
+  private def settle(): Unit = try if (state != null) state.settle() catch {
+    case NonFatal(failure) => logWarning(s"store $id is closed with windows that are not in the log: a restart of its query replays them", failure)
+  } finally dropState()
 
   override def toString: String = s"CecStateStoreProvider[id = $id]"
 
   /**
-   * Brings the store to `version` and begins a batch.
+   * Brings the store to `version` and begins a batch, and a turn.
    *
    * @param empty whether the next version starts without windows, for a caller that rewrites a state
    */
-  private def begin(version: Long, checkpointId: Option[String], empty: Boolean): StoreState = {
+  private def begin(version: Long, checkpointId: Option[String], empty: Boolean, beginTurn: => Long): (StoreState, Long) = {
     if (version < 0) throw LoadFailure.negative(id, version)
     lock.acquire()
     try {
-      synchronized {
+      Option(TaskContext.get()).foreach(_.killTaskIfInterrupted()) // a late attempt of an old batch would take the newest windows away
+      synchronized(turns.synchronized {
         LoadFailure.orResult(checkpoint, hadoopConf) {
           val isNew = state == null
           if (!isNew && run.isDefined) LocalStores.announce()
@@ -134,8 +139,8 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
           if (empty) state.beginEmpty(version) else state.begin(version, checkpointId)
           if (isNew) validateFirstRow()
         }
-        state
-      }
+        (state, beginTurn)
+      })
     } catch {
       case failure: Throwable =>
         // If the store refused its replay, keep it, so that a retried task gets the same error.
@@ -156,7 +161,10 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
     val dropped = Option(state)
     state = null
     LocalStores.remove(this)
-    dropped.foreach(_.close())
+    turns.synchronized {
+      turns.end()
+      dropped.foreach(_.close())
+    }
   }
 
   private def openState(version: Long): StoreState = {

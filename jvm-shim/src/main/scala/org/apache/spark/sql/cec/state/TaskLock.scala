@@ -10,19 +10,37 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
   @volatile private var holder: AnyRef = _
   private var endAction: () => Unit = () => ()
 
+  /** For each end of a holder. */
+  private var freeAction: () => Unit = () => ()
+
   /** Waits until no other task has the store. */
   def acquire(): Unit = synchronized {
     val me = TaskLock.me
-    val deadline = System.nanoTime() + timeoutMs * 1000000L
-    while (holder != null && holder != me) {
-      val leftMs = (deadline - System.nanoTime()) / 1000000L
-      if (leftMs <= 0) throw new IllegalStateException(s"store $store is still in use by $holder after $timeoutMs ms")
-      wait(leftMs)
-    }
+    if (Option(TaskContext.get()).exists(_.isCompleted())) throw new IllegalStateException(s"a thread asks for store $store, and its $me has ended")
+    if (!awaitFree(me)) throw new IllegalStateException(s"store $store is still in use by $holder after $timeoutMs ms")
     if (holder == null) {
       holder = me
       Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => endTask(me)))
     }
+  }
+
+  /** Whether no other has the store, after some time. */
+  private def awaitFree(me: AnyRef): Boolean = {
+    val deadline = System.nanoTime() + timeoutMs * 1000000L
+    def leftMs = (deadline - System.nanoTime()) / 1000000L
+    while (holder != null && holder != me && leftMs > 0) wait(leftMs)
+    holder == null || holder == me
+  }
+
+  /**
+   * Runs the action while nobody has the store, and after each later end of a holder, who may have come too late to know. Answers whether it
+   * ran now: if a task keeps the store for long, it runs at the end of that task.
+   */
+  def whenFree(action: => Unit): Boolean = synchronized {
+    freeAction = () => action
+    val isFree = awaitFree(TaskLock.me)
+    if (isFree) action
+    isFree
   }
 
   /** Sets the action for a holder that ends without a release. */
@@ -46,7 +64,7 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
   private def freeLock(): Unit = {
     holder = null
     endAction = () => ()
-    notifyAll()
+    try freeAction() finally notifyAll()
   }
 }
 

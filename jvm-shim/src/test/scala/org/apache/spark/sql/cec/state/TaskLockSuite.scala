@@ -123,6 +123,46 @@ class TaskLockSuite extends CecSuite {
     lock.acquire()
   }
 
+  test("a thread whose task has ended does not get the lock") {
+    val lock = new TaskLock("store 7", 0L)
+    val task = acquire(lock, 1)
+    task.markTaskCompleted(None)
+    val refused = intercept[IllegalStateException](within(task)(lock.acquire()))
+    assert(refused.getMessage.contains("store 7") && refused.getMessage.contains("has ended"))
+    acquire(lock, 2)
+  }
+
+  test("what waits for a free store is done at the end of a task that keeps it for long, and of each later one") {
+    val lock = new TaskLock("store", 5L)
+    val task = acquire(lock, 1)
+    var (runs, ended) = (0, false)
+    lock.atEnd(() => ended = true)
+    assert(!lock.whenFree { assert(ended); runs += 1 })
+    assert(runs == 0)
+    task.markTaskCompleted(None)
+    assert(runs == 1)
+    acquire(lock, 2).markTaskCompleted(None)
+    assert(runs == 2, "that task came before it could know")
+  }
+
+  test("what waits for a free store is done at once if nobody has it, or this task alone, and before another one gets it") {
+    val lock = new TaskLock("store", PatientMs)
+    var runs = 0
+    assert(lock.whenFree(runs += 1) && runs == 1)
+    val own = new TaskLock("store", 0L)
+    val task = acquire(own, 1)
+    assert(within(task)(own.whenFree(runs += 1)) && runs == 2)
+    val busy = new TaskLock("store", PatientMs)
+    val first = acquire(busy, 1)
+    @volatile var isClosed = false
+    val closing = new Running(assert(busy.whenFree { isClosed = true }))
+    closing.untilItWaits()
+    first.markTaskCompleted(None)
+    acquire(busy, 2)
+    assert(isClosed)
+    closing.await()
+  }
+
   test("of many threads one at a time has the lock, and each gets it") {
     val lock = new TaskLock("store", PatientMs)
     val (threads, turns) = (4, 300)
@@ -157,7 +197,9 @@ class TaskLockSuite extends CecSuite {
 }
 
 class StoreTurnsSuite extends CecSuite {
-  import org.apache.spark.sql.execution.streaming.state.StateStoreId
+  import Tasks._
+  import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+  import org.apache.spark.sql.execution.streaming.state.{StateStoreId, UnsafeRowPair}
 
   private def turns() = new StoreTurns(StateStoreId("/checkpoint/state", 3L, 5))
 
@@ -190,6 +232,58 @@ class StoreTurnsSuite extends CecSuite {
     refused("Unsupported")(rows.hasNext)
     refused("Unsupported")(rows.next())
     refused("Unsupported")(store.guard(turn, Iterator.empty[Int]).hasNext)
+  }
+
+  test("a thread that its task does not wait for is one with a task and another name") {
+    assert(!StoreTurns.mayOutliveTask, "there is no task")
+    val named = Seq("Executor task launch worker for task 1.0 in stage 2.0 (TID 3)" -> false, "stdin writer for List(cat)" -> true)
+    for ((name, expected) <- named) {
+      @volatile var found = !expected
+      val thread = new Thread(() => within(make(1)) { found = StoreTurns.mayOutliveTask }, name)
+      thread.start()
+      thread.join()
+      assert(found == expected, name)
+    }
+  }
+
+  test("such a thread gets copies, and no row after the turn") {
+    val store = turns()
+    val turn = store.beginWrite()
+    def row(number: Int) = {
+      val made = new UnsafeRow(1)
+      made.pointTo(new Array[Byte](16), 16)
+      made.setInt(0, number)
+      made
+    }
+    val (key, value) = (row(1), row(2))
+    val rows = store.copy(store.verify(turn), Iterator.continually(new UnsafeRowPair(key, value)))
+    val first = rows.next()
+    key.setInt(0, 3)
+    value.setInt(0, 4)
+    assert(first.key.getInt(0) == 1 && first.value.getInt(0) == 2)
+    assert(rows.hasNext && rows.next().key.getInt(0) == 3)
+    store.end()
+    refused("Unsupported")(rows.hasNext)
+    refused("Unsupported")(rows.next())
+  }
+
+  test("such a thread waits while another one takes windows away") {
+    val store = turns()
+    val turn = store.beginWrite()
+    val (ending, goOn) = (new CountDownLatch(1), new CountDownLatch(1))
+    val end = new Running(store.synchronized {
+      ending.countDown()
+      assert(goOn.await(30, TimeUnit.SECONDS))
+      store.end()
+    })
+    assert(ending.await(30, TimeUnit.SECONDS))
+    @volatile var asked = false
+    val reader = new Running(refused("Unsupported")(store.copy({ asked = true; store.verify(turn) }, Iterator.empty).hasNext))
+    reader.untilItIsBlocked()
+    assert(!asked)
+    goOn.countDown()
+    end.await()
+    reader.await()
   }
 
   test("the rows of a turn that goes on are those of the iterator") {

@@ -41,10 +41,15 @@ private[state] object Tasks {
     def isDone: Boolean = !thread.isAlive
 
     /** Returns when the thread waits for a monitor or for a time. */
-    def untilItWaits(): Unit = {
+    def untilItWaits(): Unit = until(Set(Thread.State.TIMED_WAITING, Thread.State.WAITING))
+
+    /** Returns when another thread has a monitor that the thread needs. */
+    def untilItIsBlocked(): Unit = until(Set(Thread.State.BLOCKED))
+
+    private def until(wanted: Set[Thread.State]): Unit = {
       require(begun.await(WaitS, TimeUnit.SECONDS))
       val deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(WaitS)
-      while (thread.getState != Thread.State.TIMED_WAITING && thread.getState != Thread.State.WAITING) {
+      while (!wanted(thread.getState)) {
         if (!thread.isAlive) throw new AssertionError("the thread did not wait", error.get)
         if (System.nanoTime() > deadline) throw new AssertionError(s"the thread is ${thread.getState}")
         Thread.onSpinWait()
