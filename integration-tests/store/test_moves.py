@@ -15,6 +15,7 @@ from store_it.operators import Baskets, CountWindows, Deduplication, Operator, S
 from store_it.providers import Provider
 
 NO_CHECKS = {"CI": "0ms", "CP": "1h"}
+LOCK_TIMEOUT = "spark.sql.streaming.stateStore.rocksdb.lockAcquireTimeoutMs"
 
 Make = Callable[..., Provider]
 
@@ -109,6 +110,52 @@ def test_a_store_that_is_closed_leaves_both_its_versions(make: Make, jvm: Stores
     jvm.ask("close_provider", name=provider.name)
     for version in (3, 4):
         assert provider.fresh().look_in_task(version) == states(version)[version]
+
+
+def test_a_task_that_was_killed_takes_no_window_away(make: Make, jvm: Stores) -> None:
+    """It comes to its store late, of an old batch perhaps, because its function did not heed the kill."""
+    provider = make()
+    run_to(provider, 4)
+    for version in (1, 4):
+        provider.begin_task(9)
+        jvm.ask("task_kill", thread="query")
+        with pytest.raises(Refused, match="killed"):
+            provider.store(version, thread="query")
+        jvm.ask("task_end", thread="query")
+    assert jvm.ask("hand_over", name=provider.name, version=4) is True
+    assert provider.fresh().read(4) == states(4)[4]
+
+
+def test_the_end_of_a_task_takes_back_what_its_other_thread_has_done(make: Make, jvm: Stores) -> None:
+    """As of `RDD.pipe`, for whose thread the task does not wait."""
+    provider, writer = make(), "writer alone"
+    run_to(provider, 3)
+    provider.begin_task(3, thread=writer)
+    store = provider.store(3, thread=writer)
+    jvm.do(store.name, ("put", (0,), (9, 9)), ("put", (77,), (1, 1)), ("remove", (1,)), thread=writer)
+    jvm.ask("task_end_of", of=writer)
+    for step in (("put", (78,), (1, 1)), ("remove", (0,)), ("get", (0,)), ("iterate",), ("commit",)):
+        with pytest.raises(Refused, match="Aborted|aborted"):
+            jvm.do(store.name, step, thread=writer)
+    with pytest.raises(Refused, match="has ended"):
+        provider.store(3, thread=writer)
+    run_to(provider, 5, first=3)
+    assert jvm.ask("hand_over", name=provider.name, version=5) is True
+    assert provider.fresh().read(5) == states(5)[5]
+
+
+def test_a_store_that_spark_closes_while_a_task_has_it_is_closed_when_that_task_ends(make: Make, jvm: Stores) -> None:
+    """Spark closes a store once. It was kept in memory until the end of the run."""
+    provider = make(conf={LOCK_TIMEOUT: "50"})
+    run_to(provider, 3)
+    provider.begin_task(3)
+    store = provider.store(3, thread="query")
+    jvm.ask("close_provider", name=provider.name)
+    changed = {key: value for key, value in states(4)[4].items() if states(4)[3].get(key) != value}
+    jvm.do(store.name, *(("put", key, value) for key, value in changed.items()), ("commit",), thread="query")
+    jvm.ask("task_end", thread="query")
+    assert jvm.ask("hand_over", name=provider.name, version=4) is False, "nothing is left in memory"
+    assert provider.fresh().read(4) == states(4)[4]
 
 
 def test_a_reader_in_the_function_of_a_query_takes_no_store_away(make: Make) -> None:

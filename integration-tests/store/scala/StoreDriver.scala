@@ -46,6 +46,7 @@ object StoreDriver {
 private final class StoreDriver {
   private val threads = new ConcurrentHashMap[String, ExecutorService]()
   private val running = new ConcurrentHashMap[String, Thread]()
+  private val tasks = new ConcurrentHashMap[String, TaskContextImpl]()
   private val tickets = new ConcurrentHashMap[Long, Future[JsonNode]]()
   private val nextTicket = new AtomicLong()
   private val targets = new ConcurrentHashMap[String, Target]()
@@ -76,8 +77,11 @@ private final class StoreDriver {
       if (request.path("foreign_loader").asBoolean) Thread.currentThread.setContextClassLoader(ClassLoader.getPlatformClassLoader)
       try Answers.ok(run(request)) catch { case e: Throwable => Answers.failure(e) }
     }
-    threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor(task => new Thread(task, s"test-$name"))).submit(work)
+    threads.computeIfAbsent(name, _ => Executors.newSingleThreadExecutor(task => new Thread(task, nameOf(name)))).submit(work)
   }
+
+  /** As Spark names the thread of a task, which ends with the task; a thread `… alone` may outlive its task. */
+  private def nameOf(name: String): String = if (name.endsWith(" alone")) s"test-$name" else s"Executor task launch worker for test-$name"
 
   /** Waits until the ticket's work waits for a store's lock (true), or is done (false). */
   private def blocked(request: JsonNode): JsonNode = {
@@ -111,7 +115,7 @@ private final class StoreDriver {
       null
     case "open_logs" => Json.strings(Agent.openLogs)
     case "lasting_threads" =>
-      Json.strings(Thread.getAllStackTraces.keySet.asScala.toSeq.filterNot(_.isDaemon).map(_.getName).filterNot(_.startsWith("test-")))
+      Json.strings(Thread.getAllStackTraces.keySet.asScala.toSeq.filterNot(_.isDaemon).map(_.getName).filterNot(_.contains("test-")))
     case "close_all" => closeAll(request.get("blocked").asInt, request.get("quick").asInt, request.get("within_ms").asLong)
     case "interface_answers" =>
       Json.strings(Class.forName(request.get("class").asText).getMethods.filter(_.isDefault).map(_.toString).filterNot(_.contains("sql.cec.")))
@@ -123,6 +127,12 @@ private final class StoreDriver {
       null
     case "task_begin" => beginTask(request)
     case "task_end" => endTask()
+    case "task_kill" =>
+      TaskContext.get().asInstanceOf[TaskContextImpl].markInterrupted("killed")
+      null
+    case "task_end_of" => // as the task's own thread ends it, while another one works for the task
+      tasks.remove(request.get("of").asText).markTaskCompleted(None)
+      null
   }
 
   /** Closes stores of which some never end; answers how many are left, how many of the quick ones are closed, and the milliseconds. */
@@ -227,10 +237,10 @@ private final class StoreDriver {
     if (SparkEnv.get == null) beginApplication()
     val properties = new Properties
     request.path("properties").properties.asScala.foreach(entry => properties.setProperty(entry.getKey, entry.getValue.asText))
-    TaskContext.setTaskContext(
-      new TaskContextImpl(
-        0, 0, 0, request.get("task").asLong, 0, 1, null, properties, null, org.apache.spark.executor.TaskMetrics.empty,
-        resources = Map.empty))
+    val task = new TaskContextImpl(
+      0, 0, 0, request.get("task").asLong, 0, 1, null, properties, null, org.apache.spark.executor.TaskMetrics.empty, resources = Map.empty)
+    tasks.put(request.path("thread").asText("main"), task)
+    TaskContext.setTaskContext(task)
     null
   }
 

@@ -96,8 +96,8 @@ class Provider:
         """Another provider on the same checkpoint, as after a restart."""
         return Provider(self.jvm, self.checkpoint, self.grouped, self.settings, self.conf, self.partition, self.extra)
 
-    def begin_task(self, task: int, *, together: bool = False) -> None:
-        """Begins a task of a deferred query, in thread `query`. `together`: its stores write at the end of a batch."""
+    def begin_task(self, task: int, *, together: bool = False, thread: str = "query") -> None:
+        """Begins a task of a deferred query in a thread. `together`: its stores write at the end of a batch."""
         home = f"{self.checkpoint}/cec/log"
         self.fresh().store(0).abort()  # there is a log from here on
         run = {
@@ -107,7 +107,7 @@ class Provider:
             "deferred": [0], "counted": [], "forecast": None,
         }  # fmt: skip
         properties = {"spark.sql.cec.run": json.dumps(run), "sql.streaming.queryId": "q"}
-        self.jvm.ask("task_begin", task=task, thread="query", properties=properties)
+        self.jvm.ask("task_begin", task=task, thread=thread, properties=properties)
 
     def run_task(self, version: int, entries: dict[Key, Value], *, together: bool = False) -> int:
         """One batch of that query at a version, from the begin of its task to the end."""

@@ -378,7 +378,8 @@ def _fail_to_read(storage: Storage, split: Mapping[str, Any], lost: CecError) ->
 
 def _find_since(log: OpenLog, wall_ms: int) -> tuple[int, int]:
     """The first batch published since then, and the newest; the log must have a batch."""
-    batches = manifest.batches(log.storage)
+    kept_from = manifest.retired_before(log.storage)
+    batches = [batch for batch in manifest.batches(log.storage) if batch >= kept_from]  # as `PublishedBatches` does
     log.catalog.refresh()
     hint = next((e.meta.batch for e in log.catalog.index.at(wall_ms) if isinstance(e, OutputEntry)), None)
     return first_published_since(log.storage, batches, wall_ms, hint), batches[-1]

@@ -171,6 +171,7 @@ class EpochKeeper(Worker):
         self._late_at = time.monotonic() + LATE_S
         self._rests_until = 0.0
         self._unread = set[int]()  # the epochs whose query was stopped since, and may have planned one more batch
+        self._damaged = dict[int, float]()  # those whose last plan is damaged, by when that was seen first
         self._prepared_at: Progress | None = None
         self._request: str | None = None
         self._closed: deque[_ClosedEpoch] = deque()
@@ -279,8 +280,11 @@ class EpochKeeper(Worker):
         for number in sorted(self._unread):
             try:
                 planned = read_planned(epoch_checkpoint(self._checkpoint, number))
-            except DamagedLog as damage:
-                _LOG.warning("epoch %d of flow %s: %s", number, self._flow, damage)
+                self._damaged.pop(number, None)
+            except DamagedLog:
+                since = self._damaged.setdefault(number, time.monotonic())
+                if time.monotonic() - since < RETRY_S:  # NFS may show a file before its bytes
+                    raise
                 open_.is_damaged |= number == open_.epoch.number
                 planned = Progress()
             if number == open_.epoch.number:
@@ -330,6 +334,7 @@ class EpochKeeper(Worker):
                     self._close(open_)
                     self._answered = Progress()  # readers have dropped all rows
                     self._unread.clear()
+                    self._damaged.clear()
             elif open_ is not None and not open_.is_suspended:
                 step = self._within.find_step(orders, open_.pace, changes_pace=open_.changes_pace)
                 if step is Step.SUSPEND:
@@ -367,7 +372,7 @@ class EpochKeeper(Worker):
         if before is not None:
             self._answered = self._answered.join(before.progress)
         is_running = before is not None and not before.is_suspended
-        passed = has_passed(self._progress, self._answered, is_running=is_running)
+        passed = not self._damaged and has_passed(self._progress, self._answered, is_running=is_running)
         self._may_have_left = True
         pace = self._within.while_away
         epoch = make_epoch(self._checkpoint, absent, has_passed=passed, pause_ms=self._pause_ms(inputs, pace))

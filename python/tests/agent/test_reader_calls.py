@@ -19,7 +19,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.boundary import BOUNDARY_FILE
 from spark_cec.log.home import read_log_id
-from spark_cec.log.manifest import Consumed, load, manifest_path, retire, take_back
+from spark_cec.log.manifest import Consumed, load, manifest_path, restore_retirement, retire, take_back
 from spark_cec.log.output_rollbacks import append_cut
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery import lost_output
@@ -251,6 +251,18 @@ def test_a_read_starts_where_the_clock_says(agent: Agent, monkeypatch: pytest.Mo
     for since_ms, first in ((0, 0), (1_000_000, 0), (1_000_001, 1), (1_002_500, 3), (1_003_001, 4)):
         found = agent.ask("view_offsets", starting_timestamp_ms=since_ms)
         assert found == bounds(first, 3, 3), since_ms
+
+
+def test_a_read_starts_with_what_is_kept_although_older_manifests_are_there_still(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash, or a trim that was long, came between the note of what was let go and the deletion of the manifests."""
+    for batch in range(4):
+        monkeypatch.setattr(time, "time", lambda batch=batch: 1_000.0 + batch)
+        publish(agent, batch, write(agent, batch, batch))
+    restore_retirement(open_storage(agent.home), 2)
+    for since_ms, first in ((None, 2), (0, 2), (1_000_000, 2), (1_002_500, 3)):
+        assert agent.ask("view_offsets", starting_timestamp_ms=since_ms) == bounds(first, 3, 3), since_ms
 
 
 def test_a_late_frame_of_an_old_batch_does_not_turn_back_the_clock(

@@ -503,11 +503,42 @@ def test_an_epoch_whose_plan_is_damaged_is_closed_and_another_one_comes(
     flow.own.until_ms = 19_500
     flow.keeper.look()
     plan(flow, "1", 0, text)
+    for _ in range(2):
+        flow.keeper.look()
+        assert flow.newest.is_open, "NFS may show a file before its bytes"
+    clock[0] += epoch_keeper.RETRY_S
     flow.keeper.look()
     assert not flow.newest.is_open and flow.standing.epoch is None
     flow.waits_for("app")
     flow.keeper.look()
     assert flow.newest.number == 2 and flow.newest.is_open
+
+
+@pytest.mark.parametrize("mends", [True, False])
+def test_an_epoch_of_which_nobody_knows_how_far_it_came_has_not_been_passed(
+    mends: bool, clock: list[float], tmp_path: Path
+) -> None:
+    """Readers keep its rows until the next epoch has some, or the flow is there."""
+    flow = Flow(tmp_path)
+    flow.waits_for("app")
+    flow.keeper.look()
+    flow.waits_for()
+    flow.inputs = frozenset({("short", 1)})
+    flow.keeper.look()
+    assert flow.newest.number == 2
+    plan(flow, "1", 0, "")
+    flow.keeper.look()
+    if mends:
+        plan(flow, "1", 14_000)
+    clock[0] += epoch_keeper.RETRY_S
+    flow.query.until_ms = 15_000
+    flow.keeper.look()
+    flow.own.until_ms, flow.inputs = 14_500, frozenset()
+    flow.keeper.look()
+    assert flow.newest.number == 2 and not flow.query.isActive, "it is suspended"
+    flow.own.until_ms, flow.inputs = 19_000, frozenset({("short", 2)})
+    flow.keeper.look()
+    assert flow.newest.number == 3 and flow.newest.has_passed == mends
 
 
 def test_an_epoch_that_a_driver_without_a_home_notes_late_is_closed(clock: list[float], tmp_path: Path) -> None:

@@ -129,8 +129,9 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
   private def begin(version: Long, checkpointId: Option[String], empty: Boolean, beginTurn: => Long): (StoreState, Long) = {
     if (version < 0) throw LoadFailure.negative(id, version)
     lock.acquire()
+    // A late attempt of an old batch would take the newest windows away. What fails behind this line drops them, too.
+    Option(TaskContext.get()).foreach(_.killTaskIfInterrupted())
     try {
-      Option(TaskContext.get()).foreach(_.killTaskIfInterrupted()) // a late attempt of an old batch would take the newest windows away
       synchronized(turns.synchronized {
         LoadFailure.orResult(checkpoint, hadoopConf) {
           val isNew = state == null

@@ -117,7 +117,7 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     case v1: StreamingRelation =>
       val name = v1.sourceName.takeWhile(_ != '[')
       judgeSource(name, v1.dataSource.options).orElse(judgeTopics(v1, name)).orElse(DeferralAnalysis.judgeColumns(v1))
-        .orElse(judgeErrors(v1.dataSource.options))
+        .orElse(if (name == DeferralAnalysis.Files) judgeErrors(v1.dataSource.options) else None)
   }.flatten.headOption
 
   /** A reason if the source passes over what it cannot read at the moment. The next reading may have those rows. */
@@ -165,6 +165,9 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
 private[recovery] final case class Promises(replayableSources: Seq[String], functionsAreOrderFree: Boolean)
 
 private[recovery] object DeferralAnalysis {
+  /** Spark's name for a source of files. */
+  private val Files = "FileSource"
+
   /** By name, because Spark 4.2 does not have it. */
   val StreamlineAggregator = "spark.sql.streaming.useStreamlineAggregator"
 

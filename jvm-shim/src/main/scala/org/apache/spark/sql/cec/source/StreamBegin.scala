@@ -33,7 +33,8 @@ private[source] final class StreamBegin(place: Path, conf: Configuration) {
 
   private def note(begin: Long): Unit = {
     if (!files.exists(place)) files.mkdirs(place)
-    val stream = files.createAtomic(file, overwriteIfPossible = true)
+    files.delete(file) // some file systems keep the old file, and do not say so
+    val stream = files.createAtomic(file, overwriteIfPossible = false)
     try {
       stream.write(s"${StreamBegin.Version}\n$begin".getBytes(UTF_8))
       stream.close()
