@@ -296,7 +296,7 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     "unknown source": (counted, "update", {}, "eager", [False], "'it-counter' is not known to be replayable"),
     "vouched for": (counted, "update", {"sources.replayable": "kafka, it-counter"}, "deferred", [True], "same state"),
     "a time of day": (with_column("CAST('08:00' AS TIMESTAMP)"), "update", {}, "eager", [False], "is read off a clock"),
-    "ignoreCorruptFiles": (passed_over, "update", {}, "eager", [False], "the file source passes over what cannot be read"),
+    "ignoreCorruptFiles": (passed_over, "update", {}, "eager", [False], "passes over what cannot be read"),
     "ignoreMissingFiles": (
         totals(),
         "update",

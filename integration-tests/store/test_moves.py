@@ -135,7 +135,7 @@ def test_the_end_of_a_task_takes_back_what_its_other_thread_has_done(make: Make,
     jvm.do(store.name, ("put", (0,), (9, 9)), ("put", (77,), (1, 1)), ("remove", (1,)), thread=writer)
     jvm.ask("task_end_of", of=writer)
     for step in (("put", (78,), (1, 1)), ("remove", (0,)), ("get", (0,)), ("iterate",), ("commit",)):
-        with pytest.raises(Refused, match="Aborted|aborted"):
+        with pytest.raises(Refused, match=r"Aborted|aborted"):
             jvm.do(store.name, step, thread=writer)
     with pytest.raises(Refused, match="has ended"):
         provider.store(3, thread=writer)
