@@ -9,6 +9,8 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+# Tests sync many thousands of small files, which takes as long as all else. In memory it takes no time, if there is room.
+MEMORY = $(shell ( df -Pk /dev/shm | awk 'NR == 2 && $$4 > 12000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }' ) 2>/dev/null)
 # Programs of the tests are packages of these folders.
 TESTS := PYTHONPATH=python:integration-tests:support
 ANY_PYTHON = $(if $(wildcard $(RUN)),$(RUN),$(PYTHON))
@@ -40,13 +42,13 @@ test: jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that relea
 	@# The unit tests of the Scala part need one processor, so lint runs beside them.
 	@mkdir -p build; ( $(if $(filter 4.3,$(SPARK)),$(MAKE) lint &&) $(TESTS) $(RUN) -m cec_it.class_archive ) > build/lint.log 2>&1 & \
 		lint=$$!; $(TESTS) $(RUN) -m scala_tests; scala=$$?; wait $$lint; linted=$$?; cat build/lint.log; exit $$((scala + linted))
-	$(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
+	$(MEMORY) $(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
 
 test-more: jar  ## the tests that `make test` leaves out so that it takes a quarter of an hour; PART=1 to 6: a sixth of them
-	$(RUN) -m pytest -q -m $(if $(PART),part$(PART),more) -n $(JOBS) --dist loadgroup --no-loadscope-reorder integration-tests
+	$(MEMORY) $(RUN) -m pytest -q -m $(if $(PART),part$(PART),more) -n $(JOBS) --dist loadgroup --no-loadscope-reorder integration-tests
 
 test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
-	CEC_TESTS=fast $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests
+	CEC_TESTS=fast $(MEMORY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests
 
 test-scala: jar  ## the unit tests of the Scala part, in one JVM without Python; SUITES="state.PagesSuite", SEED=...
 	$(TESTS) $(RUN) -m scala_tests $(SUITES:%=--suite %) $(if $(SEED),--seed $(SEED))

@@ -529,8 +529,9 @@ def test_lives_with_two_drivers(seed: int, made: Callable[..., World]) -> None:
 
 
 def course(world: World) -> int:
-    """Two failures of an input; the second epoch begins while the first one's files are there. Answers how many calls of the
-    storage there were before all is healed.
+    """Two failures of an input; the second epoch begins while the first one's files are there.
+
+    Answers how many calls of the storage there were before all is healed.
     """
     for _ in range(3):
         world.flow_step()
