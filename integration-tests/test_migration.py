@@ -291,6 +291,22 @@ def test_a_state_that_a_crash_left_dirty_is_not_exported(spark: SparkSession, tm
     [("join", {"spark.sql.streaming.join.stateFormatVersion": "3"})],
     ids=["a join whose stores are column families"],
 )
+def test_a_checkpoint_that_is_older_than_its_log_is_not_carried(spark: SparkSession, tmp_path: Path) -> None:
+    """A rollback came after the copy: the log has versions of the same numbers from another history."""
+    job = Job(str(tmp_path / "job"), (TOTALS,), local.BATCHES, local.ROWS)
+    own = local.session(spark, {"log.path": str(tmp_path / "logs")})
+    checkpoint, old = job.checkpoint(TOTALS), tmp_path / "old"
+    local.run_to(own, job, TOTALS, 5)
+    shutil.copytree(checkpoint, old)
+    assert CliRunner().invoke(app, ["rollback", str(checkpoint), "--to", "2", "--yes"]).exit_code == 0
+    local.run_to(own, replace(job, life=1), TOTALS, 7)
+    refused(own, Request(str(old), str(tmp_path / "new"), PROVIDERS["cec"], 5, 0.0), "belongs to the checkpoint")
+    shutil.rmtree(checkpoint)
+    old.rename(checkpoint)
+    asked = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], 5, 0.0)
+    refused(own, asked, "the log is ahead of the checkpoint: it was cut after batch 2 by run 2")
+
+
 def test_state_that_is_not_known_to_be_read_whole_is_refused(
     plan: str, conf: dict[str, str], spark: SparkSession, tmp_path: Path
 ) -> None:

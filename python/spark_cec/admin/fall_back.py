@@ -13,12 +13,14 @@ from spark_cec.admin.find_log import OWN_DIRECTORY, Place
 from spark_cec.admin.state import open_catalog
 from spark_cec.agent.lease import CheckpointLeases, command_wait_s
 from spark_cec.agent.owner import external_log, refuse_log_of_another
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.facts import read_plan
+from spark_cec.recovery.decide import refuse_later_history
+from spark_cec.recovery.facts import read_latest, read_plan
 from spark_cec.recovery.fallback import Base, FallbackCost, NoBase, estimate_cost, find_base, make_probe
 from spark_cec.recovery.generations import newest_generation
 from spark_cec.recovery.query_files import FALLBACK, Fallback, read_carried, save_fallback
-from spark_cec.recovery.spark_logs import planned_batches
+from spark_cec.recovery.spark_logs import committed_batch, planned_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,16 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     base = decided.version if decided is not None and is_due else done.version or 0
     plan = read_plan(catalog.index, stores, done.last, base, committed_attempts(place, done))
     return (plan.rewound_to + 1, done.last) if plan.rewound_to < done.last else None
+
+
+def refuse_other_history(place: Place) -> None:
+    """Raises `UnsuitableCheckpoint` if the log has another history than the checkpoint, which is an older copy then."""
+    assert place.checkpoint is not None
+    own, end = open_storage(_own_url(place.checkpoint)), committed_batch(place.checkpoint)
+    catalog = open_catalog(place)
+    catalog.refresh()
+    cuts = read_cuts(place.storage).known
+    refuse_later_history(read_latest(catalog.index, end), cuts, end, newest_generation(own))
 
 
 def record_fallback(place: Place, fallback: FallbackPlan | None) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
-from spark_cec.admin.fall_back import replay_due
-from spark_cec.admin.find_log import find_log
-from spark_cec.agent.lease import CheckpointLeases, command_wait_s
+from spark_cec.admin.fall_back import keep_runs_out, refuse_other_history, replay_due
+from spark_cec.admin.find_log import Place, find_log
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.agent.owner import claim_log
 from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
@@ -102,7 +101,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     _refuse_lost_partitions(source, found, every, rewriter)
     is_ours = found.provider == PROVIDER
     claimed = _claim_places(spark, source, target, home, is_ours=is_ours)
-    with _hold_source(source, found, request.quiet_s, say), claimed:  # 2
+    with _hold_source(source, found, request.quiet_s, say) as confirm, claimed:  # 2
         conf = {PROVIDER_KEY: request.provider}
         if request.partitions is not None:
             conf[PARTITIONS_KEY] = str(request.partitions)
@@ -126,6 +125,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             _refuse_difference(wanted, rewriter.read_back(wanted.store))  # 6
         if _read_ends(source) != ends:  # 7
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
+        confirm()
         _complete(source, target, is_ours=is_ours)
     return Migrated(found, tuple(stores), time.monotonic() - started)
 
@@ -174,28 +174,27 @@ def _refuse_lost_partitions(source: HadoopFiles, found: Found, every: Iterable[S
 @contextmanager
 def _hold_source(
     source: HadoopFiles, found: Found, quiet_s: float, say: Callable[[str], None]
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
+    """Yields a function to call before the last write: it raises `Fenced` if a run has begun meanwhile."""
     if found.provider != PROVIDER:
         _watch_source(source, quiet_s, say)
-        yield
+        yield lambda: None
         return
-    leases = CheckpointLeases()
-    try:
-        own = cec_directory(source.url)
-        leases.hold(source.url, own, command_wait_s(own))
-    except Fenced as error:
-        raise running(source.root) from error
-    try:
+    own, place = cec_directory(source.url), find_log(source.url)
+    with ExitStack() as held:
+        try:
+            confirm = held.enter_context(keep_runs_out(place))
+        except Fenced as error:
+            raise running(source.root) from error
         refuse_migrated_query(own)
         refuse_during_rollback(own)
-        _refuse_due_replay(source)
-        yield
-    finally:
-        leases.release(source.url)
+        refuse_other_history(place)
+        _refuse_due_replay(source, place)
+        yield confirm
 
 
-def _refuse_due_replay(source: HadoopFiles) -> None:
-    due = replay_due(find_log(source.url))
+def _refuse_due_replay(source: HadoopFiles, place: Place) -> None:
+    due = replay_due(place)
     if due is not None:
         raise UnsuitableCheckpoint(
             f"the state of {source.root} is not in its log alone, as after a crash: a replay of batches {due[0]} to "

@@ -189,11 +189,13 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 
 def check_recorded(
-    graph: Graph, recorded: Mapping[str, Any], home: str, gone: Callable[[str], bool] = lambda _: False
-) -> list[str]:
+    graph: Graph, recorded: Mapping[str, Any], home: str, gone: Callable[[str], bool] = lambda _: False,
+    sinks: str | None = None,
+) -> list[str]:  # fmt: skip
     """Compares a graph with the one that its home was begun with; answers the new flows, which a graph may have.
 
-    A recorded flow counts only if its checkpoint or its channel exists; `gone` says that both are gone.
+    A recorded flow counts only if its checkpoint or its channel exists; `gone` says that both are gone. `sinks`: the
+    folder that replicas share for their sinks. Each has a record of its own, so a sink cannot begin anew there.
 
     Raises `GraphError` for another pipeline's home, and for removed or rewired flows: their readers' offsets are
     batches of channels that they would no longer read.
@@ -206,13 +208,14 @@ def check_recorded(
     for name, before in known.items():
         node = graph.nodes.get(name)
         kind = "sink" if before["sink"] else "flow"
+        folder = f"{sinks}/{name}" if before["sink"] and sinks is not None else f"{home}/flows/{name}"
         if node is None and (again := _find_other_count(graph, name, before)):
             complaints += [again] if again not in complaints and not gone(name) else []
         elif node is None:
             files = ", and the files that it has written" if before["sink"] else ""
             complaints.append(
                 f"{kind} {name} was removed: bring it back (if its function was renamed, declare "
-                f"@{kind}(name={name!r})), or delete {home}/flows/{name}, with its checkpoint and its channel{files}, "
+                f"@{kind}(name={name!r})), or delete {folder}, with its checkpoint and its channel{files}, "
                 f"if you no longer want its rows"
             )
         elif _read_key(before) != (node.part.key if node.part else None) and not gone(name):
@@ -224,10 +227,9 @@ def check_recorded(
         elif (list(node.inputs) != before["inputs"] or node.is_sink != before["sink"]) and not gone(name):
             now = f"{'sink' if node.is_sink else 'flow'} of {join_and(node.inputs) or 'a source'}"
             then = f"{kind} of {join_and(before['inputs']) or 'a source'}"
-            complaints.append(
-                f"{name} was rewired, from a {then} to a {now}: give the new one another name, or delete "
-                f"{home}/flows/{name} to begin it anew ({_READERS_TOO})"
-            )
+            is_shared = sinks is not None and before["sink"]
+            anew = "" if is_shared else f", or delete {folder} to begin it anew ({_READERS_TOO})"
+            complaints.append(f"{name} was rewired, from a {then} to a {now}: give the new one another name{anew}")
     if complaints:
         raise GraphError(graph.name, complaints)
     return [name for name in graph.nodes if name not in known]

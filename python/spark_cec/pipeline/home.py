@@ -68,7 +68,10 @@ class PipelineHome:
 
     def flow(self, name: str) -> str:
         """The checkpoint of a flow, which holds its channel."""
-        if self._replica is not None and name in self._sinks:
+        return self._find_place(name, is_sink=name in self._sinks)
+
+    def _find_place(self, name: str, *, is_sink: bool) -> str:
+        if self._replica is not None and is_sink:
             return f"{self._replica.sinks}/{name}"
         return f"{self.home}/flows/{name}"
 
@@ -190,7 +193,8 @@ class PipelineHome:
             return list(graph.nodes)
         _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
         try:
-            new = check_recorded(graph, recorded, self.home, self._is_gone)
+            sinks = None if self._replica is None else self._replica.sinks
+            new = check_recorded(graph, recorded, self.home, self._is_gone, sinks)
             check_columns(graph, recorded.get("schemas", {}), schemas or {}, self.home, self._is_gone)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise LogLocationError(
@@ -210,8 +214,9 @@ class PipelineHome:
             return True
 
     def _is_gone(self, flow: str) -> bool:
-        place = open_storage(self.flow(flow))
-        return not place.list("") and not place.list("cec/log")
+        """Whether nothing is left of a flow, or of a sink that had this name when the home was begun."""
+        places = {self._find_place(flow, is_sink=is_sink) for is_sink in (False, True)}
+        return not any(place.list("") or place.list("cec/log") for place in map(open_storage, places))
 
     def confirm(self) -> None:
         """Raises `Fenced` if another driver may have taken the home over, as after a pause."""

@@ -112,6 +112,35 @@ def test_what_would_be_refused_is_known_before_anything_is_begun(tmp_path: Path)
         PipelineHome(str(tmp_path / "file" / "shop")).announce(GRAPH, GRAPH.nodes)
 
 
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ([A], r"sink out was removed: bring it back .*delete {base}/sinks/out, with its checkpoint"),
+        ([A, replace(OUT, name="other")], r"sink out was removed"),
+        ([A, Node("b", ("a",)), replace(OUT, inputs=("b",))], r"out was rewired.*: give the new one another name$"),
+        ([A, Node("out", ("a",))], r"out was rewired, from a sink of a to a flow of a: give the new one another name$"),
+    ],
+    ids=["removed", "renamed", "rewired", "a flow now"],
+)
+def test_a_sink_of_replicas_that_is_not_what_it_was_is_named(now: list[Node], words: str, tmp_path: Path) -> None:
+    """Its checkpoint is in a folder that both replicas share. Begun anew, it would give out rows a second time."""
+    homes = [PipelineHome.of(GRAPH, str(tmp_path), Replica(name, str(tmp_path))) for name in "ab"]
+    for home in homes:
+        home.take(GRAPH, {})
+        home.write_status(status_of(tmp_path))
+        home.release()
+    (tmp_path / "sinks" / "out").mkdir(parents=True)
+    (tmp_path / "sinks" / "out" / "metadata").write_text("{}")
+    graph = Graph("shop", {node.name: node for node in now})
+    again = PipelineHome.of(graph, str(tmp_path), Replica("a", str(tmp_path)))
+    with pytest.raises(GraphError, match=words.format(base=tmp_path)):
+        again.announce(graph, graph.nodes)
+    with pytest.raises(GraphError, match=words.format(base=tmp_path)):
+        again.take(graph, {})
+    shutil.rmtree(tmp_path / "sinks")
+    assert again.take(graph, {}), "the user has deleted it"
+
+
 def test_another_pipelines_home_is_refused(tmp_path: Path) -> None:
     home = PipelineHome(str(tmp_path))
     home.take(GRAPH, {})
