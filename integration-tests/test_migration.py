@@ -286,11 +286,6 @@ def test_a_state_that_a_crash_left_dirty_is_not_exported(spark: SparkSession, tm
     assert json.loads((job.checkpoint(query) / "metadata").read_text())
 
 
-@pytest.mark.parametrize(
-    ("plan", "conf"),
-    [("join", {"spark.sql.streaming.join.stateFormatVersion": "3"})],
-    ids=["a join whose stores are column families"],
-)
 def test_a_checkpoint_that_is_older_than_its_log_is_not_carried(spark: SparkSession, tmp_path: Path) -> None:
     """A rollback came after the copy: the log has versions of the same numbers from another history."""
     job = Job(str(tmp_path / "job"), (TOTALS,), local.BATCHES, local.ROWS)
@@ -304,9 +299,14 @@ def test_a_checkpoint_that_is_older_than_its_log_is_not_carried(spark: SparkSess
     shutil.rmtree(checkpoint)
     old.rename(checkpoint)
     asked = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], 5, 0.0)
-    refused(own, asked, "the log is ahead of the checkpoint: it was cut after batch 2 by run 2")
+    refused(own, asked, "the log is ahead of the checkpoint")
 
 
+@pytest.mark.parametrize(
+    ("plan", "conf"),
+    [("join", {"spark.sql.streaming.join.stateFormatVersion": "3"})],
+    ids=["a join whose stores are column families"],
+)
 def test_state_that_is_not_known_to_be_read_whole_is_refused(
     plan: str, conf: dict[str, str], spark: SparkSession, tmp_path: Path
 ) -> None:
