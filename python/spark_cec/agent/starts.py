@@ -46,7 +46,7 @@ from spark_cec.recovery.decide import (
 )
 from spark_cec.recovery.facts import Places, read_start_facts
 from spark_cec.recovery.forecast import forecast
-from spark_cec.recovery.generations import has_committed
+from spark_cec.recovery.generations import has_committed, newest_held
 from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import FALLBACK, QUERY
@@ -311,13 +311,17 @@ class StartCalls:
         return Done()
 
     def resolve(self, request: ResolveRequest) -> ResolveAnswer:
-        """Answers home, log and generation for a store that has no data from the rule."""
-        query = QUERY.read(cec_directory(request.checkpoint))
+        """Answers home, log and generation for a store that has no data from the rule.
+
+        A session without our extension writes under that number. After a rollback it must not be that of a run before.
+        """
+        own = cec_directory(request.checkpoint)
+        query = QUERY.read(own)
         if query is None:
             home = home_of(request.checkpoint, parse_settings(request.conf), None)
             return ResolveAnswer(home=home, log_id=None, generation=0)
         home = absolute_home(request.checkpoint, query["log_home"])
-        return ResolveAnswer(home=home, log_id=query["log_id"], generation=query["generation"])
+        return ResolveAnswer(home=home, log_id=query["log_id"], generation=max(query["generation"], newest_held(own)))
 
     def close(self) -> None:
         """Releases all leases."""

@@ -45,6 +45,11 @@ def known_generations(own: Storage) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def newest_held(own: Storage) -> int:
+    """The newest run, or rollback, that had the lease; 0 if no file tells."""
+    return next((each for each in reversed(known_generations(own)) if read_start(own, each) is not None), 0)
+
+
 def begin_generation(own: Storage, committed: Callable[[], int]) -> int:
     """Takes the next run number, then calls `committed` and records its answer as `record_start` does.
 

@@ -33,6 +33,7 @@ from spark_cec.log.output_rollbacks import append_cut
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import CommittedAttempts
 from spark_cec.recovery.decide import RecoveryPlan, StartFacts, StartOrders, decide_start
+from spark_cec.recovery.generations import begin_generation, next_generation, record_start
 from spark_cec.recovery.unfinished_copy import UNFINISHED
 from spark_cec.settings import PREFIX, Settings
 from tests.agent.support import DECISION, WITH_STATE, Agent, Refused, window
@@ -219,6 +220,18 @@ def test_every_run_has_a_generation_of_its_own(agent: Agent, tmp_path: Path) -> 
     assert (query["generation"], query["mode"], query["reason"]) == (4, "deferred", "test")
     assert agent.ask("resolve")["home"] == agent.home
     other.calls.close()
+
+
+def test_a_session_without_the_extension_writes_under_a_number_that_counts_after_a_rollback(agent: Agent) -> None:
+    """Under the number of the run before, all its batches would have been taken back."""
+    run_batches(agent, 3)
+    own = places(agent)[1]
+    taken_back = next_generation(own)
+    record_start(own, taken_back, 1)
+    assert agent.ask("resolve")["generation"] == taken_back
+    assert begin_generation(own, lambda: 1) > taken_back
+    assert agent.ask("resolve")["generation"] == taken_back, "a start that has no lease has written nothing"
+    assert CommittedAttempts(*places(agent), (), 1).least_generation(3) == taken_back
 
 
 def test_an_earlier_run_does_not_give_away_the_lease_of_a_later_one(agent: Agent) -> None:
