@@ -17,19 +17,20 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
   def acquire(): Unit = synchronized {
     val me = TaskLock.me
     if (Option(TaskContext.get()).exists(_.isCompleted())) throw new IllegalStateException(s"a thread asks for store $store, and its $me has ended")
-    if (!awaitFree(me)) throw new IllegalStateException(s"store $store is still in use by $holder after $timeoutMs ms")
+    if (!awaitFree(me, orElse = false)) throw new IllegalStateException(s"store $store is still in use by $holder after $timeoutMs ms")
     if (holder == null) {
       holder = me
       Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => endTask(me)))
     }
   }
 
-  /** Whether no other has the store, after some time. */
-  private def awaitFree(me: AnyRef): Boolean = {
+  /** Whether no other has the store, or something else holds, after some time. */
+  private def awaitFree(me: AnyRef, orElse: => Boolean): Boolean = {
     val deadline = System.nanoTime() + timeoutMs * 1000000L
     def leftMs = (deadline - System.nanoTime()) / 1000000L
-    while (holder != null && holder != me && leftMs > 0) wait(leftMs)
-    holder == null || holder == me
+    def isFree = holder == null || holder == me || orElse
+    while (!isFree && leftMs > 0) wait(leftMs)
+    isFree
   }
 
   /**
@@ -37,9 +38,14 @@ private[cec] final class TaskLock(store: String, timeoutMs: Long) {
    * ran now: if a task keeps the store for long, it runs at the end of that task.
    */
   def whenFree(action: => Unit): Boolean = synchronized {
-    freeAction = () => action
-    val isFree = awaitFree(TaskLock.me)
-    if (isFree) action
+    var runs = 0
+    freeAction = () => {
+      runs += 1
+      action
+    }
+    // Between the end of a holder and this thread's turn, the next task may have the store.
+    val isFree = awaitFree(TaskLock.me, orElse = runs > 0)
+    if (isFree && runs == 0) freeAction()
     isFree
   }
 
