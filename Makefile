@@ -41,7 +41,7 @@ demo-availability: jar  ## three sensors, one is cut off: answers within X, mark
 test: jar  ## lint, then every test, on real Spark too; SPARK=4.2 for that release
 	@# The unit tests of the Scala part need one processor, so lint runs beside them.
 	@mkdir -p build; ( $(if $(filter 4.3,$(SPARK)),$(MAKE) lint &&) $(TESTS) $(RUN) -m cec_it.class_archive ) > build/lint.log 2>&1 & \
-		lint=$$!; $(TESTS) $(RUN) -m scala_tests; scala=$$?; wait $$lint; linted=$$?; cat build/lint.log; exit $$((scala + linted))
+		lint=$$!; $(TESTS) $(RUN) -m scala_tests; scala=$$?; wait $$lint; linted=$$?; cat build/lint.log; test $$scala$$linted = 00
 	$(MEMORY) $(RUN) -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder python/tests integration-tests
 
 test-more: jar  ## the tests that `make test` leaves out so that it takes a quarter of an hour; PART=1 to 6: a sixth of them

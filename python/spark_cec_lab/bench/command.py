@@ -360,7 +360,8 @@ def _measure_outages(
     parts = chosen.parts
     if OutagePart.COST in parts:
         usual = QUICK_WINDOWS if chosen.quick else WINDOWS
-        availability(windows or usual, chosen.rounds, memory, work, write, _say)
+        outages_of_a_run = 1 if chosen.quick else 2
+        availability(windows or usual, chosen.rounds, memory, work, write, _say, outages=outages_of_a_run)
     if OutagePart.HEAP in parts:
         heap(windows or LARGE_WINDOWS, chosen.rounds, memory, work, write, _say)
     if OutagePart.SWITCH in parts:

@@ -256,7 +256,7 @@ def test_a_read_starts_where_the_clock_says(agent: Agent, monkeypatch: pytest.Mo
 def test_a_read_starts_with_what_is_kept_although_older_manifests_are_there_still(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A crash, or a trim that was long, came between the note of what was let go and the deletion of the manifests."""
+    """A crash, or a long trim, came between the note of the retirement and the deletion of its manifests."""
     for batch in range(4):
         monkeypatch.setattr(time, "time", lambda batch=batch: 1_000.0 + batch)
         publish(agent, batch, write(agent, batch, batch))

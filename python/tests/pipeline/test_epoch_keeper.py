@@ -173,11 +173,7 @@ def test_an_epoch_stays_open_until_it_is_known_how_far_it_came(
 ) -> None:
     """Its query was stopped in a batch, and the storage does not answer for a moment."""
     flow = Flow(tmp_path)
-    flow.waits_for("app")
-    flow.keeper.look()
-    flow.query.until_ms = 20_000
-    flow.waits_for()
-    flow.own.until_ms = 19_500
+    begin_correction(flow, 19_500)
 
     def fail(_: str) -> Progress:
         raise OSError("503 Slow Down")
@@ -411,14 +407,14 @@ def test_no_more_tentative_rows_while_the_flow_catches_up(clock: list[float], tm
     assert not flow.query.isActive and flow.newest.is_open and flow.standing.until_ms == 20_000
 
 
-def begin_correction(flow: Flow) -> None:
-    """Brings the flow to where its input is back, and it is behind its epoch."""
+def begin_correction(flow: Flow, own_ms: int = 12_000) -> None:
+    """Brings the flow to `own_ms`, where its input is back, and it is behind its epoch."""
     flow.waits_for("app")
     flow.keeper.look()
     flow.query.until_ms = 20_000
     flow.keeper.look()
     flow.waits_for()
-    flow.own.until_ms = 12_000
+    flow.own.until_ms = own_ms
 
 
 @pytest.mark.parametrize("away", [Pace.PROCESS, Pace.DELAY])
@@ -496,11 +492,7 @@ def test_an_epoch_whose_plan_is_damaged_is_closed_and_another_one_comes(
 ) -> None:
     """Nobody can tell how far it came. It must not hold up all later ones."""
     flow = Flow(tmp_path)
-    flow.waits_for("app")
-    flow.keeper.look()
-    flow.query.until_ms = 20_000
-    flow.waits_for()
-    flow.own.until_ms = 19_500
+    begin_correction(flow, 19_500)
     flow.keeper.look()
     plan(flow, "1", 0, text)
     for _ in range(2):

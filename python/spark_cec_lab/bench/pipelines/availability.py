@@ -31,14 +31,19 @@ _WAYS = (WITHIN, SUSPENDS, WAITS, GOES_BACK)
 Write = Callable[[dict[str, Any]], None]
 
 
-def availability(windows: int, rounds: int, memory: str, work: Path, write: Write, say: Say) -> None:
-    """Runs all ways in each round, in turn, and writes a line for each run and one for all. Raises `BenchError`."""
+def availability(
+    windows: int, rounds: int, memory: str, work: Path, write: Write, say: Say, *, outages: int = 2
+) -> None:
+    """Runs all ways in each round, in turn, and writes a line for each run and one for all. Raises `BenchError`.
+
+    `outages`: how many each run has. The last one counts.
+    """
     jar = str(shutil.copy(jar_path(), work))
     found: list[dict[str, dict[str, Any]]] = []
     for number in range(rounds):
         found.append({})
         for way in _WAYS if number % 2 == 0 else reversed(_WAYS):
-            spec = AwaySpec(way, str(work / "run"), jar, memory, Shape.busy(windows))
+            spec = AwaySpec(way, str(work / "run"), jar, memory, Shape.busy(windows), outages)
             done = found[-1][way] = _run(spec, after(f"round {number + 1}/{rounds}, {way}: ", say))
             write({"kind": "run", "task": "availability", "way": way, "round": number + 1, **done})
     write(summary(found))

@@ -7,7 +7,6 @@ line for each phase, the last one with `done`.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import statistics
 import sys
@@ -22,7 +21,7 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.pipeline.query_progress import last_batch, read_progress, read_wait
 from spark_cec.recovery.rollback import roll_back
 from spark_cec_lab.bench.flink_job import end_with_the_parent
-from spark_cec_lab.bench.pipelines.driver import session_of
+from spark_cec_lab.bench.pipelines.driver import session_of, settle
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class AwaySpec:
     jar: str
     memory: str
     shape: Shape
-    outages: int = 2
+    outages: int = 1
 
     def to_json(self) -> str:
         """The spec as one JSON object."""
@@ -160,7 +159,7 @@ class _Outages:
         way, seen, enough = self._spec.way, self._seen, self._spec.shape.enough
         self._wait(lambda: _open_windows(self.running) >= enough, f"{enough} windows")
         self._wait(lambda: self._lag_s() < _SETTLED_LAG_S, "the flow has caught up")
-        _settle(self._lag_s)
+        settle(self._lag_s, _SETTLED_S, lambda: time.sleep(_LOOK_S))
         seen.forget()
         counts = self.running.queries()["counts"]
         windows, before, batch = _open_windows(self.running), _heap_bytes(self._spark), _median_batch_ms(counts)
@@ -254,16 +253,6 @@ def _go_back(flows: str, batch: int) -> None:
     own, log = open_storage(f"{checkpoint}/cec"), open_storage(f"{checkpoint}/cec/log")
     roll_back(open_storage(checkpoint), own, log, batch)
     shutil.rmtree(f"{flows}/left")
-
-
-def _settle(lag_s: Callable[[], float]) -> None:
-    """Lets time pass until the lag has had no new least for a while: what waited for the queries' start is read."""
-    least, since = math.inf, time.monotonic()
-    while time.monotonic() - since < _SETTLED_S:
-        now = lag_s()
-        if now < least:
-            least, since = now, time.monotonic()
-        time.sleep(_LOOK_S)
 
 
 def _open_windows(running: RunningPipeline) -> int:

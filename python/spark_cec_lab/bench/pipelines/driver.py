@@ -6,10 +6,11 @@ One JSON line for each batch of a sink, with the latency of its rows, and one fo
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,16 @@ def observed_latency(progress: dict[str, Any]) -> dict[str, Any] | None:
     begun = datetime.fromisoformat(progress["timestamp"]).timestamp()
     end = begun + progress["durationMs"]["triggerExecution"] / 1000
     return {"at": end, "latency_s": end - float(observed["created"]) / 1000, "rows": int(observed["rows"])}
+
+
+def settle(delay_s: Callable[[], float], for_s: float, pause: Callable[[], None]) -> None:
+    """Returns once the delay has had no new least for so many seconds: what waited for the queries' start is read."""
+    least, since = math.inf, time.monotonic()
+    while time.monotonic() - since < for_s:
+        pause()
+        now = delay_s()
+        if now < least:
+            least, since = now, time.monotonic()
 
 
 def session_of(conf: Mapping[str, str]) -> SparkSession:

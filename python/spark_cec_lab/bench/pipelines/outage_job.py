@@ -10,7 +10,6 @@ does the same with the rows of the one before it. One JSON line for each phase, 
 from __future__ import annotations
 
 import json
-import math
 import os
 import queue
 import statistics
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_cec_lab.bench.pipelines.batch_log import BatchLog, find_costs
-from spark_cec_lab.bench.pipelines.driver import session_of
+from spark_cec_lab.bench.pipelines.driver import session_of, settle
 from spark_cec_lab.bench.pipelines.topology import name_parameters
 from spark_cec_lab.bench.pipelines.way_job import WaySpec
 from spark_cec_lab.bench.processes import members_of
@@ -216,7 +215,7 @@ def run(spec: OutageSpec, spark: SparkSession) -> None:
     log.start()
     _wait(running, lambda: board.stable and _delay_s(board, inputs) < SETTLED_S * outage.chain + 1, "the first windows")
     processors = Processors()
-    _settle(running, lambda: _delay_s(board, inputs))
+    settle(lambda: _delay_s(board, inputs), SETTLED_S, lambda: _pass(running, _LOOK_S))
     processors.end("usual")
     _wait(running, lambda: not _has_epoch(running), "no epoch is open")
     board.forget_tentative()
@@ -306,16 +305,6 @@ def _wait(running: RunningPipeline, look: Callable[[], Any], what: str) -> None:
         _pass(running, _LOOK_S)
         if time.monotonic() > end:
             raise SystemExit(f"not within {_PATIENCE_S:.0f} s: {what}")
-
-
-def _settle(running: RunningPipeline, delay_s: Callable[[], float]) -> None:
-    """Lets time pass until the delay has had no new least for a while: what waited for the queries' start is read."""
-    least, since = math.inf, time.monotonic()
-    while time.monotonic() - since < SETTLED_S:
-        _pass(running, _LOOK_S)
-        now = delay_s()
-        if now < least:
-            least, since = now, time.monotonic()
 
 
 def _pass(running: RunningPipeline, seconds: float) -> None:
