@@ -174,9 +174,13 @@ def test_more_than_may_wait_goes_in_without_the_input_that_is_away(spark: SparkS
         far = FILES * SECONDS + 60
         feed.put("app", (far, "z", 1.0))
         feed.put("web", (far - 20, "x", 2.0), (far, "z", 1.0))
-        right = expected(far - 10, web, there, [[(FILES * SECONDS + 5, "y", 1.0), (far - 20, "x", 2.0)]])
-        becomes(spark, run, tmp_path, right)
+        more = [(FILES * SECONDS + 5, "y", 1.0), (far - 20, "x", 2.0)]
+        becomes(spark, run, tmp_path, expected(far - 10, web, there, [more]))
         eventually(lambda: not flow_of(run, "totals").given_up or None, "app is back")
+        # No batch need have read what came too late before app was back. The next one has.
+        feed.put("web", (far + 20, "last", 1.0))
+        feed.put("app", (far + 20, "last", 1.0))
+        becomes(spark, run, tmp_path, expected(far + 10, web, there, [[*more, (far, "z", 1.0), (far, "z", 1.0)]]))
     late = spark.read.format("cec").option("view", "late").option("reader", "totals").load(f"{tmp_path}/home/flows/app")
     assert [row.page for row in late.collect()] == ["late"]
 

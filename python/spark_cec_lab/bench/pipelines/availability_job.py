@@ -68,9 +68,9 @@ class Shape:
 
     @property
     def enough(self) -> int:
-        """How many must be open: the newest windows of a key wait for its next row."""
+        """How many must be open: the oldest window of a key has just ended, and the newest wait for its next row."""
         pause_s = 2 * self.keys / self.rows_per_s
-        return round(self.windows * (1 - max(pause_s / self.slide_s - 1, 0.0) / _WINDOWS_OF_A_KEY))
+        return round(self.windows * (1 - max(pause_s / self.slide_s, 1.0) / _WINDOWS_OF_A_KEY))
 
     @classmethod
     def busy(cls, windows: int) -> Shape:

@@ -11,7 +11,8 @@ import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalP
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.source.CecTable
 import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
-import org.apache.spark.sql.execution.streaming.runtime.{MicroBatchExecution, StreamExecution, StreamingQueryWrapper, WatermarkTracker}
+import org.apache.spark.sql.execution.streaming.runtime.{
+  IncrementalExecution, MicroBatchExecution, StreamExecution, StreamingQueryWrapper, WatermarkTracker}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.OutputMode
 
@@ -23,6 +24,9 @@ import org.apache.spark.sql.streaming.OutputMode
  * An input says so while Spark plans a batch (`InputBoundary`). A source that does not answer says nothing. Only sources
  * are asked that are known to answer for now: Kafka and the output of another query, both with this setting, and reads by
  * buckets.
+ *
+ * A read by buckets knows where the batch that Spark plans will end. If all inputs are read so, and all operators
+ * are known to allow it, the watermark moves to that end at once. So a window comes in the batch of its last bucket.
  *
  * The watermark goes into Spark's offset log with the next batch, as one that comes from rows. So a replay has the same.
  * All methods run in the stream's thread.
@@ -50,7 +54,11 @@ private[recovery] final class QuietInputs(
   private val passedOn =
     channel.map(new PassedOn(plan, mode, stepMs.getOrElse(QuietInputs.StepMs), canBeAsked, _)).filterNot(_.isEmpty)
 
-  private val closesWindows = TimeColumns.areAllWindows(plan)
+  /** Operators other than windows drop a row at the watermark itself. */
+  private val rowMs = if (TimeColumns.areAllWindows(plan)) 0L else 1L
+  private val closesInTime = nodes.nonEmpty && nodes.forall(node => watermarks.contains(node.nodeId)) &&
+    watermarks.values.flatten.forall { case (source, column) => QuietInputs.isReadByBuckets(source) && column.isDefined } &&
+    QuietInputs.findSources(plan).subsetOf(watermarks.values.flatten.map(_._1).toSet) && QuietInputs.mayCloseInTime(plan, session)
   private val known = mutable.Map.empty[LogicalPlan, InputBoundary]
   private val movedToMs = mutable.Map.empty[UUID, Long]
   private var isWorking = true
@@ -67,8 +75,8 @@ private[recovery] final class QuietInputs(
 
   private def note(source: LogicalPlan, boundary: InputBoundary): Unit = {
     known += source -> boundary
-    passedOn.foreach(_.passOn(known, findExecution.map(_.lastExecution.offsetSeqMetadata.batchWatermarkMs)))
-    if (isWorking && !boundary.isEmpty) try move() catch {
+    passedOn.foreach(_.passOn(known, findLast.map { case (_, last) => last.offsetSeqMetadata.batchWatermarkMs }))
+    if (isWorking && !boundary.isEmpty) try if (closesInTime) moveToPlan() else move() catch {
       case NonFatal(failure) =>
         isWorking = false
         logWarning("Spark CEC: quiet inputs hold the watermark back until a restart, because this release of Spark has another tracker", failure)
@@ -80,21 +88,38 @@ private[recovery] final class QuietInputs(
       (node, sources) <- watermarks
       times = sources.toSeq.map { case (source, column) => known.get(source).flatMap(_.of(column)) }
       if times.forall(_.isDefined)
-      until = times.flatten.min - (if (closesWindows) 0L else 1L) // other operators drop a row at the watermark itself
+      until = times.flatten.min - rowMs
       if movedToMs.get(node).forall(until - _ >= stepOf(sources.map(_._1)))
     } yield node -> until
-    if (due.nonEmpty) findExecution.filter(mayMove(due.keySet, _)).foreach { execution =>
-      val last = execution.lastExecution
+    if (due.nonEmpty) findLast.filter { case (_, last) => mayMove(due.keySet, last) }.foreach { case (execution, last) =>
       last.executedPlan.foreach {
         case watermark: EventTimeWatermarkExec => due.get(watermark.nodeId).foreach(watermark.eventTimeStats.add(_)) // as a row of that time
         case _ =>
       }
-      // If Spark has planned the next batch before and found nothing to do, it refuses another watermark for that batch.
-      last.watermarkPropagator.purge(last.currentBatchId + 1)
+      forgetPlanned(last)
       QuietInputs.trackerOf(execution).updateWatermark(last.executedPlan)
       movedToMs ++= due
     }
   }
+
+  /**
+   * Moves the watermark to the end of the batch that Spark plans. Spark takes a row for late by the watermark of the batch
+   * before, and closes windows by that of this batch. An input that has not been asked yet counts up to its batch before.
+   */
+  private def moveToPlan(): Unit = {
+    val ends = for (node <- nodes; (source, column) <- watermarks(node.nodeId).toSeq) yield
+      known.get(source).flatMap(_.planned.get(column.get)).map(_ - EventTimeWatermark.getDelayMs(node.delay) - rowMs)
+    if (ends.forall(_.isDefined)) findExecution.foreach { execution =>
+      val (tracker, untilMs) = (QuietInputs.trackerOf(execution), ends.flatten.min)
+      if (untilMs > tracker.currentWatermark) {
+        Option(execution.lastExecution).foreach(forgetPlanned)
+        tracker.setWatermark(untilMs)
+      }
+    }
+  }
+
+  /** If Spark has planned the next batch before and found nothing to do, it refuses another watermark for that batch. */
+  private def forgetPlanned(last: IncrementalExecution): Unit = last.watermarkPropagator.purge(last.currentBatchId + 1)
 
   /** By how much the watermark over these sources moves at least. */
   private def stepOf(sources: Set[LogicalPlan]): Long = if (sources.forall(QuietInputs.isReadByBuckets)) 1L else stepMs.getOrElse(1L)
@@ -103,17 +128,19 @@ private[recovery] final class QuietInputs(
    * Whether these watermarks may move without the others. If the highest one counts (`multipleWatermarkPolicy=max`), rows
    * of an input that lags would be late.
    */
-  private def mayMove(due: Set[UUID], execution: MicroBatchExecution): Boolean = {
-    val policy = execution.lastExecution.offsetSeqMetadata.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key)
+  private def mayMove(due: Set[UUID], last: IncrementalExecution): Boolean = {
+    val policy = last.offsetSeqMetadata.conf.get(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY.key)
     policy.exists(_.equalsIgnoreCase("min")) || nodes.map(_.nodeId).toSet.subsetOf(due)
   }
 
-  /** The execution of this query; None before its first batch. */
+  /** The execution of this query, and that of its last batch; None before its first batch. */
+  private def findLast: Option[(MicroBatchExecution, IncrementalExecution)] =
+    for (execution <- findExecution; last <- Option(execution.lastExecution)) yield (execution, last)
+
   private def findExecution: Option[MicroBatchExecution] = for {
     id <- Option(session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
     wrapper <- Option(session.streams.get(id)).collect { case wrapper: StreamingQueryWrapper => wrapper }
     execution <- Option(wrapper.streamingQuery).collect { case execution: MicroBatchExecution => execution }
-    if execution.lastExecution != null
   } yield execution
 }
 
@@ -137,6 +164,19 @@ private[recovery] object QuietInputs {
   def isRowByRow(plan: LogicalPlan): Boolean =
     !plan.exists(node => StatefulOperators.kind(node).isDefined || !DeterministicNodes.isStateless(node))
 
+  /**
+   * Whether windows may be closed in the batch that has their last rows. That is known of operators that take in all rows of
+   * a batch before they look at the watermark. A join does not keep a row that the watermark has passed for later rows of
+   * the same batch. A function over a state sees the watermark while it has rows.
+   *
+   * Spark must tell the watermark for late rows from that for closing, too, as it does unless an old setting forbids it.
+   */
+  private def mayCloseInTime(plan: LogicalPlan, session: SparkSession): Boolean =
+    plan.collect { case node => StatefulOperators.kind(node) }.flatten.forall(ClosedByBatch) &&
+      session.sessionState.conf.getConf(SQLConf.STATEFUL_OPERATOR_ALLOW_MULTIPLE)
+
+  private val ClosedByBatch = Set("aggregation", "deduplication", "deduplication within watermark", "distinct")
+
   private def findTimes(watermark: EventTimeWatermark): Set[(LogicalPlan, Option[String])] = {
     val time = TimeColumns.sourceColumn(watermark.child, watermark.eventTime)
     findSources(watermark).map(source => (source, time.collect { case (`source`, column) => column }))
@@ -153,8 +193,9 @@ private[recovery] object QuietInputs {
  * @param quietMs the wall clock, in ms since 1970, up to which all rows have been read. The user vouches that a later row
  *   is at most as old as the watermark's delay. None if there may be more
  * @param columns by column, the time below which no row will come, in ms since 1970; whatever the clock says
+ * @param planned the same for what comes after the batch that Spark plans now, if that is known
  */
-private[cec] final case class InputBoundary(quietMs: Option[Long], columns: Map[String, Long] = Map.empty) {
+private[cec] final case class InputBoundary(quietMs: Option[Long], columns: Map[String, Long] = Map.empty, planned: Map[String, Long] = Map.empty) {
   def isEmpty: Boolean = quietMs.isEmpty && columns.isEmpty
 
   /** The time of a row that would move a watermark over this column no further than the boundary allows. */

@@ -85,6 +85,9 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
   /** The start of the batch that Spark asked for last, with the channel's newest batch, from which users see the lag. */
   private var asked: Option[BucketOffset] = None
 
+  /** The end of that batch, in ms since 1970. */
+  private var plannedMs: Option[Long] = None
+
   /** Begins the stream, because Spark asks for it only without an offset. */
   override def initialOffset(): Offset = if (copies.nonEmpty) {
     copies.values.foreach(_.noteBegin()) // each with all that it keeps
@@ -107,6 +110,7 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
     checked = true
     BucketWaits.note(end)
     asked = Some(from.copy(batch = end.newest))
+    plannedMs = Some(end.untilMs)
     if (end.untilMs == from.untilMs) from
     else {
       if (end.others.nonEmpty) needless(end.untilMs) = end.others
@@ -114,8 +118,8 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
     }
   }
 
-  /** What the last batch has read. A row below that is late, and is not given out. */
-  override def boundary: InputBoundary = InputBoundary(None, asked.map(time -> _.untilMs).toMap)
+  /** What the last batch has read, and what the next one will have read. A row below that is late, and is not given out. */
+  override def boundary: InputBoundary = InputBoundary(None, asked.map(time -> _.untilMs).toMap, plannedMs.map(time -> _).toMap)
 
   override def reportLatestOffset(): Offset = asked.orNull
 
