@@ -180,6 +180,20 @@ def test_rows_that_the_other_replica_has_let_go_are_not_passed_over(
     assert copies.take(end) == (copies.rows[6:26] if replica == "b" else [])
 
 
+def test_rows_that_both_replicas_let_go_under_a_planned_batch_are_not_passed_over(copies: Copies) -> None:
+    """The first batch of a stream that does not note how far it is: no channel keeps anything for it."""
+    copies.rows, copies.notes = list(range(500, 30_000, 1_000)), False
+    copies.plan()
+    for until_ms in range(1_000, 6_001, 1_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+    end = copies.plan()
+    for agent in copies.agents.values():
+        manifest.retire(open_storage(agent.home), 3)
+    with pytest.raises(Refused, match="not kept any more"):
+        copies.read(end)
+
+
 def begin_beside(copies: Copies) -> None:
     """The stream has read six batches of a, has looked at those of b, and now a stands still."""
     copies.rows = list(range(500, 30_000, 1_000))
