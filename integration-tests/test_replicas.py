@@ -315,6 +315,34 @@ def test_what_may_differ_is_refused(case: str, spark: SparkSession, tmp_path: Pa
     assert not (tmp_path / "home").exists()
 
 
+def test_a_flow_that_starts_again_with_another_date_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its function reads a clock. The other replica has compared the date of the first start, if it compares any."""
+    day = ["2026-01-01"]
+    made = Pipeline("shop", f"{tmp_path}/home")
+
+    @made.flow(kept=True)
+    def web(spark: SparkSession) -> DataFrame:
+        read = spark.readStream.format("cec").option("waitForLog", "true").schema("time TIMESTAMP")
+        return read.load(f"{tmp_path}/fed").where(f.expr(f"time > DATE'{day[0]}'"))
+
+    run = start_pipeline(made, spark, Patience(most=0), replica="a")
+    try:
+        flow = run._supervisors["web"]
+        for today in ("2026-01-01", "2026-01-02"):
+            before = eventually(flow.running_query, "the query runs")
+            day[0] = today
+            flow.hold("test")
+            eventually(lambda: flow.is_at_rest or None, "the query has ended")
+            flow.let_go("test")
+            eventually(
+                lambda before=before: flow.is_over or flow.query() is not before or None, lambda: str(flow.status())
+            )
+        assert flow.is_over, "it has started again with the same date, and not with another one"
+        assert "web has other dates, times or tables than at the start" in str(flow.status().error)
+    finally:
+        run.stop()
+
+
 def test_the_clock_moves_no_watermark_in_replicas(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
     session.conf.set(PREFIX + "sources.quiet", "1s")

@@ -15,8 +15,9 @@ from enum import Enum
 from typing import ClassVar, TypeVar
 
 _ANEW = (
-    "another checkpoint; of a flow, delete its folder, those of the flows that it feeds, and, of a sink among them "
-    "that writes files, their directory: Spark passes over the batches that its _spark_metadata knows"
+    "another checkpoint; in replicas, another home of the pipeline; of any other flow, delete its folder, those of "
+    "the flows that it feeds, and, of a sink among them that writes files, their directory: Spark passes over the "
+    "batches that its _spark_metadata knows"
 )
 """How what has read a channel begins again."""
 
@@ -225,8 +226,8 @@ class NotKept(CecError):
         super().__init__(
             f"batches {first} to {last} of the output are not kept any more (output.retainBatches of the query that "
             "wrote them, or output.readers, if this stream's reader is not named there, or another one has its name): "
-            'this reader has fallen behind. Pass over them with option("failOnDataLoss", "false"), of a flow '
-            f'@flow(reads={{"failOnDataLoss": "false"}}); or begin it anew ({_ANEW})'
+            'this reader has fallen behind. Pass over them with option("failOnDataLoss", "false"), of a flow without '
+            f'replicas @flow(reads={{"failOnDataLoss": "false"}}); or begin it anew ({_ANEW})'
         )
 
 

@@ -36,6 +36,14 @@ def test_consequences(kind: str, consequence: Consequence) -> None:
     assert consequence_of(kind) is consequence
 
 
+@pytest.mark.parametrize(
+    "error", [errors.NotKept(0, 3), errors.OutputBegunAnew("/log", 7, 5), errors.OutputTakenBack("/log", 7, 5, 2)]
+)
+def test_in_replicas_no_folder_of_a_flow_is_to_be_deleted(error: CecError) -> None:
+    """Sinks would go on with the old channel of the other replica, and the old agreements would stay."""
+    assert "in replicas, another home of the pipeline" in str(error)
+
+
 def test_every_name_that_the_jvm_gives_is_a_class_or_is_known_to_be_tried_again() -> None:
     code = "\n".join(path.read_text() for path in sorted(SHIM.rglob("*.scala")))
     given = set(re.findall(r'new CecException\("(\w+)"', code)) | set(re.findall(r'val Divergence = "(\w+)"', code))

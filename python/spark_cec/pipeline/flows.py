@@ -24,6 +24,7 @@ from spark_cec.pipeline.replica_checks import (
     list_constants,
     list_settings,
     refuse_clock,
+    refuse_other_constants,
     refuse_other_rows,
     refuse_unbounded,
 )
@@ -126,6 +127,9 @@ class Flows:
         for key, value in self._runs.make_conf(name).items() if self._runs is not None else ():
             self._sessions[name].conf.set(key, value)
         made = self._call_function(name)
+        # The replicas compare their programs when they start, and this may be a later start of the flow.
+        if name in self._constants:
+            refuse_other_constants(name, self._constants[name], list_constants(made))
         self._spark.sparkContext.setLocalProperty(POOL_KEY, name)
         writer = self._make_writer(name, made).option("checkpointLocation", self._home.flow(name))
         if flow.output_mode is not None:

@@ -190,12 +190,13 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 def check_recorded(
     graph: Graph, recorded: Mapping[str, Any], home: str, gone: Callable[[str], bool] = lambda _: False,
-    sinks: str | None = None,
+    base: str | None = None,
 ) -> list[str]:  # fmt: skip
     """Compares a graph with the one that its home was begun with; answers the new flows, which a graph may have.
 
-    A recorded flow counts only if its checkpoint or its channel exists; `gone` says that both are gone. `sinks`: the
-    folder that replicas share for their sinks. Each has a record of its own, so a sink cannot begin anew there.
+    A recorded flow counts only if its checkpoint or its channel exists; `gone` says that both are gone. `base`: the
+    home of both replicas, None without replicas. There nothing begins anew under its name: sinks would go on with the
+    old channel of the other replica, and the old agreements would stay.
 
     Raises `GraphError` for another pipeline's home, and for removed or rewired flows: their readers' offsets are
     batches of channels that they would no longer read.
@@ -208,27 +209,25 @@ def check_recorded(
     for name, before in known.items():
         node = graph.nodes.get(name)
         kind = "sink" if before["sink"] else "flow"
-        folder = f"{sinks}/{name}" if before["sink"] and sinks is not None else f"{home}/flows/{name}"
-        if node is None and (again := _find_other_count(graph, name, before)):
+        folder = f"{base}/sinks/{name}" if before["sink"] and base is not None else f"{home}/flows/{name}"
+        if node is None and (again := _find_other_count(graph, name, before, base)):
             complaints += [again] if again not in complaints and not gone(name) else []
         elif node is None:
-            files = ", and the files that it has written" if before["sink"] else ""
             complaints.append(
                 f"{kind} {name} was removed: bring it back (if its function was renamed, declare "
-                f"@{kind}(name={name!r})), or delete {folder}, with its checkpoint and its channel{files}, "
-                f"if you no longer want its rows"
+                f"@{kind}(name={name!r})), or delete {folder}, with its checkpoint and its channel"
+                f"{_name_rest(name, before, base)}, if you no longer want its rows"
             )
         elif _read_key(before) != (node.part.key if node.part else None) and not gone(name):
             complaints.append(
                 f"{name} took its rows by {_read_key(before)}, and now by {node.part.key if node.part else None}: the "
-                f"rows of one key would be in two instances; give the flow another name, or delete "
-                f"{home}/flows/{name} and the folders of the other instances ({_READERS_TOO})"
+                f"rows of one key would be in two instances; give the flow another name"
+                + _or_delete(f"{home}/flows/{name} and the folders of the other instances", base)
             )
         elif (list(node.inputs) != before["inputs"] or node.is_sink != before["sink"]) and not gone(name):
             now = f"{'sink' if node.is_sink else 'flow'} of {join_and(node.inputs) or 'a source'}"
             then = f"{kind} of {join_and(before['inputs']) or 'a source'}"
-            is_shared = sinks is not None and before["sink"]
-            anew = "" if is_shared else f", or delete {folder} to begin it anew ({_READERS_TOO})"
+            anew = _or_delete(f"{folder} to begin it anew", base)
             complaints.append(f"{name} was rewired, from a {then} to a {now}: give the new one another name{anew}")
     if complaints:
         raise GraphError(graph.name, complaints)
@@ -240,7 +239,20 @@ def _read_key(recorded: Mapping[str, Any]) -> str | None:
     return part["key"] if part else None
 
 
-def _find_other_count(graph: Graph, name: str, recorded: Mapping[str, Any]) -> str | None:
+def _name_rest(name: str, recorded: Mapping[str, Any], base: str | None) -> str:
+    """What to delete with the folder of a removed flow or sink. `base` as in `check_recorded`."""
+    if recorded["sink"]:
+        return ", and the files that it has written"
+    is_agreed_on = base is not None and not recorded["inputs"]
+    return f", and {base}/agreed/{name}" if is_agreed_on else ""
+
+
+def _or_delete(folders: str, base: str | None) -> str:
+    """The way to begin a flow anew under its name, which replicas do not have. `base` as in `check_recorded`."""
+    return f", or delete {folders} ({_READERS_TOO})" if base is None else ""
+
+
+def _find_other_count(graph: Graph, name: str, recorded: Mapping[str, Any], base: str | None) -> str | None:
     """The complaint about a changed number of instances; None if the number did not change."""
     part = Part(**recorded["part"]) if recorded.get("part") else Part(name, 1, 1, "")
     count = sum(part.flow in node.names for node in graph.nodes.values())
@@ -248,8 +260,8 @@ def _find_other_count(graph: Graph, name: str, recorded: Mapping[str, Any]) -> s
         return None
     return (
         f"flow {part.flow} ran in {_count_instances(part.count)}, and is to run in {_count_instances(count)}: the rows "
-        f"of one key would be in two instances; go back to {part.count}, give it another name, or delete the folders "
-        f"of all instances ({_READERS_TOO})"
+        f"of one key would be in two instances; go back to {part.count}, {'or ' if base is not None else ''}give it "
+        f"another name{_or_delete('the folders of all instances', base)}"
     )
 
 
@@ -258,17 +270,18 @@ def _count_instances(count: int) -> str:
 
 
 def check_columns(
-    graph: Graph, recorded: Mapping[str, str], schemas: Mapping[str, str], home: str, gone: Callable[[str], bool]
-) -> None:
+    graph: Graph, recorded: Mapping[str, str], schemas: Mapping[str, str], home: str, gone: Callable[[str], bool],
+    base: str | None = None,
+) -> None:  # fmt: skip
     """Compares the columns of flows with the recorded ones, which their channels may still hold.
 
-    Columns may come and go. `recorded`, `schemas`: by flow, Spark's JSON. `gone` as in `check_recorded`.
+    Columns may come and go. `recorded`, `schemas`: by flow, Spark's JSON. `gone` and `base` as in `check_recorded`.
 
     Raises `GraphError` if a column has another type: its readers could not tell old rows from new ones.
     """
     complaints = [
-        f"column {column} of flow {name} was {before}, and is {now}: give the new one another name, or delete "
-        f"{home}/flows/{name} to begin it anew ({_READERS_TOO})"
+        f"column {column} of flow {name} was {before}, and is {now}: give the new one another name"
+        + _or_delete(f"{home}/flows/{name} to begin it anew", base)
         for name in graph.nodes
         if name in recorded and name in schemas and graph.readers(name)
         for column, before, now in changed_columns(recorded[name], schemas[name])

@@ -16,12 +16,16 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.checkpoint.columns import column_names, with_former_columns
 from spark_cec.errors import CecError, Fenced, LogLocationError
+from spark_cec.log.storage import Storage
 from spark_cec.pipeline.checkpointing import CEC, Checkpointing
 from spark_cec.pipeline.graph import Graph, GraphError, check_columns, check_recorded, to_json
 from spark_cec.pipeline.replicas import (
+    FORMER,
+    SINKS_FILE,
     STARTS_WITHIN_S,
     STATUS_FILE,
     Replica,
+    list_columns,
     list_replicas,
     refuse_other_graph,
     refuse_other_kind,
@@ -95,7 +99,7 @@ class PipelineHome:
             self._write_starting(graph, starting)
             recorded = self._read(PIPELINE_FILE)
             new = self._compare_graph(graph, recorded, checkpointing, schemas)
-            before = (recorded or {}).get("schemas", {})
+            before = list_columns(recorded or {})
             # Ask the storage whether a flow's folder exists only if the answer matters.
             known = {name: with_former_columns(each, before[name]) for name, each in schemas.items()
                      if name not in new and before.get(name, each) != each and not self._is_gone(name)}  # fmt: skip
@@ -107,7 +111,9 @@ class PipelineHome:
                         "more, and new columns are null in the rows that were written before",
                         name, graph.name, " and ".join(gone),
                     )  # fmt: skip
-            wanted = {**to_json(graph), "schemas": {**schemas, **known}, PROTOCOL: checkpointing.to_json()}
+            wanted = {**to_json(graph), "schemas": dict(schemas), PROTOCOL: checkpointing.to_json()}
+            if former := {name: each for name, each in known.items() if each != schemas[name]}:
+                wanted[FORMER] = former
             if self._replica is not None:
                 wanted = {**wanted, "reads": dict(reads or {})}
                 dead = refuse_other_graph(graph.name, self._replica, wanted)
@@ -116,6 +122,7 @@ class PipelineHome:
             if self._replica is not None:
                 announce = partial(self._write_starting, graph, starting)
                 refuse_other_graph(graph.name, self._replica, wanted, STARTS_WITHIN_S, dead, announce)
+                self._record_sinks(graph, self._replica)
         except BaseException:
             self.withdraw(graph)
             raise
@@ -189,13 +196,15 @@ class PipelineHome:
         schemas: Mapping[str, str] | None = None,
     ) -> list[str]:  # fmt: skip
         """Compares graph and protocol with the recorded ones; answers the new flows."""
-        if recorded is None:
+        sinks = None if self._replica is None else _read_sinks(self._replica)
+        if recorded is None and sinks is None:
             return list(graph.nodes)
-        _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
+        base = None if self._replica is None else self._replica.base
         try:
-            sinks = None if self._replica is None else self._replica.sinks
-            new = check_recorded(graph, recorded, self.home, self._is_gone, sinks)
-            check_columns(graph, recorded.get("schemas", {}), schemas or {}, self.home, self._is_gone)
+            recorded = _join_records(recorded, sinks)
+            _refuse_another_protocol(graph.name, self.home, recorded, checkpointing)
+            new = check_recorded(graph, recorded, self.home, self._is_gone, base)
+            check_columns(graph, list_columns(recorded), schemas or {}, self.home, self._is_gone, base)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise LogLocationError(
                 f"{self.home}/{PIPELINE_FILE}", f"holds no graph ({error!r}); restore it from a copy"
@@ -205,6 +214,13 @@ class PipelineHome:
             mend = "because its lines have no checkpoint of them; give the pipeline another home"
             raise GraphError(graph.name, [f"{self.home} was begun without {' and '.join(new)}: {how}, {mend}"])
         return new
+
+    def _record_sinks(self, graph: Graph, replica: Replica) -> None:
+        """Records what the sinks read. Before this it must be certain that the other replica runs no other program."""
+        reads = {name: list(node.inputs) for name, node in graph.nodes.items() if node.is_sink}
+        storage, wanted = open_storage(replica.sinks), {"name": graph.name, "reads": reads}
+        if _read_object(storage, SINKS_FILE) != wanted:
+            storage.replace(SINKS_FILE, json.dumps(wanted).encode())
 
     def has_batch(self, name: str) -> bool:
         """Whether a flow has committed a batch, in any run; True if the storage does not answer."""
@@ -255,15 +271,45 @@ class PipelineHome:
         return {name: bool(node.get("sink")) for name, node in fields["flows"].items()}
 
     def _read(self, path: str) -> dict[str, Any] | None:
-        try:
-            found = json.loads(self._storage.read(path))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise LogLocationError(f"{self.home}/{path}", f"cannot be read: {error}; restore it from a copy") from error
-        if not isinstance(found, dict):
-            raise LogLocationError(f"{self.home}/{path}", "holds no object: restore it from a copy")
-        return found
+        return _read_object(self._storage, path)
+
+
+def _read_object(storage: Storage, path: str) -> dict[str, Any] | None:
+    """A file with a JSON object; None if there is none. Raises `LogLocationError` for a damaged one."""
+    try:
+        found = json.loads(storage.read(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LogLocationError(f"{storage.url}/{path}", f"cannot be read: {error}; restore it from a copy") from error
+    if not isinstance(found, dict):
+        raise LogLocationError(f"{storage.url}/{path}", "holds no object: restore it from a copy")
+    return found
+
+
+def _read_sinks(replica: Replica) -> dict[str, Any] | None:
+    """The graph of the sinks as the replicas ran them last; None if an earlier release did, or if none ever ran.
+
+    Raises `LogLocationError` for a damaged record.
+    """
+    found = _read_object(open_storage(replica.sinks), SINKS_FILE)
+    if found is None:
+        return None
+    try:
+        sinks = {name: {"inputs": list(inputs), "sink": True} for name, inputs in found["reads"].items()}
+        return {"name": found["name"], "flows": sinks}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LogLocationError(
+            f"{replica.sinks}/{SINKS_FILE}", f"does not say what the sinks read ({error!r}); restore it from a copy"
+        ) from error
+
+
+def _join_records(recorded: dict[str, Any] | None, sinks: dict[str, Any] | None) -> dict[str, Any]:
+    """What this replica has recorded, with the sinks as both have them: it may have been away when they changed."""
+    if recorded is None or sinks is None:
+        return recorded or sinks or {}
+    own = {name: node for name, node in recorded["flows"].items() if not node["sink"]}
+    return {**recorded, "flows": {**own, **sinks["flows"]}}
 
 
 def open_homes(base: str) -> dict[str, PipelineHome]:

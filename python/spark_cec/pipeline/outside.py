@@ -12,7 +12,7 @@ from spark_cec.pipeline.changes_table import EPOCH, KIND
 from spark_cec.pipeline.cluster import use_storage_settings
 from spark_cec.pipeline.graph import GraphError, nearest
 from spark_cec.pipeline.options import join_or
-from spark_cec.pipeline.replicas import Replica, list_replicas, read_newest_record, read_record
+from spark_cec.pipeline.replicas import Replica, list_columns, list_replicas, read_newest_record, read_record
 from spark_cec.settings import duration_ms
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def read_replicas(
     member = Member(flow, copies[0].path, column, 0, copies=copies, wait_ms=wait_ms)
     union = Union(bucket_ms, (member,), replicated=True, notes=False)
     options = {"waitForLog": "true", "newColumns": "true", "union": json.dumps(asdict(union)), "own": "0"}
-    schema = StructType.fromJson(json.loads(read_newest_record(replicas)["schemas"][flow]))
+    schema = StructType.fromJson(json.loads(list_columns(read_newest_record(replicas))[flow]))
     if tentative is not None:
         options["tentative"] = "true"
         schema = schema.add(KIND, StringType()).add(EPOCH, StringType())

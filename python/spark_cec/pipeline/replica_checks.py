@@ -34,6 +34,18 @@ def list_constants(made: DataFrame) -> tuple[str, ...]:
     return tuple(str(each) for each in _checks(made).constants(_plan(made)))
 
 
+def refuse_other_constants(flow: str, begun: Collection[str], now: Collection[str]) -> None:
+    """Raises `FlowError` if a flow starts with other constants than at the start of its replica.
+
+    `begun`, `now`: those of `list_constants`.
+    """
+    if list(begun) != list(now):
+        raise FlowError(
+            f"flow {flow} has other dates, times or tables than at the start of this replica, and the other replica "
+            "may go on with those: read them once, outside of its function, or stop both replicas and start them"
+        )
+
+
 def list_settings(session: SparkSession) -> dict[str, str]:
     """The settings of a session that can change the rows of a flow."""
     jvm: Any = session._jvm

@@ -4,6 +4,7 @@
 |---|---|
 | `replicas/a`, `replicas/b` | what the home of a pipeline has, of the flows of that replica |
 | `sinks/<sink>` | the checkpoint of a sink, which one of the replicas runs |
+| `sinks/reads.json` | the flows that each sink reads |
 | `agreed/<flow>` | the agreements on the batches of a flow that reads a source (`agent.agreements`) |
 """
 
@@ -28,6 +29,12 @@ from spark_cec.pipeline.status import PipelineStatus, State
 from spark_cec.recovery.query_files import PIPELINE_FILE
 
 STATUS_FILE = "status.json"
+
+SINKS_FILE = "reads.json"
+"""Beside the checkpoints of the sinks: the flows that each sink reads. The replicas share it, as the checkpoints."""
+
+FORMER = "former"
+"""In a record: the columns of a flow that has had others before, with those. Each replica has a history of its own."""
 
 _LOOK_S = 0.2
 _ANNOUNCE_S = 1.0
@@ -244,7 +251,7 @@ def _find_differences(other: Replica, wanted: Mapping[str, Any]) -> list[str]:
         return []
     if not isinstance(theirs, dict):
         return []
-    return sorted(key for key in wanted.keys() | theirs.keys() if wanted.get(key) != theirs.get(key))
+    return sorted(key for key in (wanted.keys() | theirs.keys()) - {FORMER} if wanted.get(key) != theirs.get(key))
 
 
 def _read_status(replica: Replica) -> PipelineStatus | None:
@@ -278,6 +285,11 @@ def describe_reads(
         }
         for name, flow in flows.items()
     }  # fmt: skip
+
+
+def list_columns(record: Mapping[str, Any]) -> dict[str, str]:
+    """By flow, the columns that its channel may have, as Spark's JSON: the present ones, and those of before."""
+    return {**record.get("schemas", {}), **record.get(FORMER, {})}
 
 
 def read_record(replica: Replica) -> dict[str, Any]:

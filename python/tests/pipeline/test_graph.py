@@ -150,6 +150,33 @@ def test_a_graph_that_was_recorded_may_grow_but_not_change() -> None:
         check_recorded(Graph("q", {}), recorded, "/home")
 
 
+def test_in_replicas_no_flow_is_to_begin_anew() -> None:
+    """Sinks would go on with the old channel of the other replica, and the old agreements would stay."""
+    recorded = json.loads(json.dumps(to_json(graph_of(web="", b="web", S="b"))))
+    home, base = "/home/replicas/a", "/home"
+
+    def refused(graph: Graph, recorded: dict[str, Any] = recorded) -> str:
+        with pytest.raises(GraphError) as found:
+            check_recorded(graph, recorded, home, base=base)
+        return "; ".join(found.value.complaints)
+
+    assert refused(graph_of(web="", b="", S="b")).endswith("to a flow of a source: give the new one another name")
+    assert refused(graph_of(web="", b="web", S="web")).endswith("to a sink of web: give the new one another name")
+    many = json.loads(json.dumps(to_json(in_instances().graph())))
+    of_count, of_sink = refused(in_instances(4).graph(), many).split("; out was rewired")
+    assert of_count.endswith("go back to 3, or give it another name") and "delete" not in of_sink
+    assert refused(in_instances(3, {"bids": "other"}).graph(), many).endswith("give the flow another name")
+    unwanted = "if you no longer want its rows"
+    assert f"delete {home}/flows/web, with its checkpoint and its channel, and /home/agreed/web, {unwanted}" in refused(
+        graph_of(b="", S="b")
+    )
+    assert f"delete {home}/flows/b, with its checkpoint and its channel, {unwanted}" in refused(
+        graph_of(web="", S="web")
+    )
+    gone = refused(graph_of(web="", b="web"))
+    assert "delete /home/sinks/S, with its checkpoint and its channel, and the files that it has written" in gone
+
+
 def test_what_was_deleted_as_told_is_not_asked_for_again() -> None:
     recorded = json.loads(json.dumps(to_json(graph_of(a="", b="a", S="b"))))
     assert check_recorded(graph_of(a="", b="a"), recorded, "/home", lambda name: name == "S") == []

@@ -7,8 +7,10 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,7 +27,7 @@ from spark_cec.log.record import encode_table
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
-from spark_cec.pipeline.replicas import Replica
+from spark_cec.pipeline.replicas import Replica, Verdict, list_columns, read_record
 from spark_cec.pipeline.status import FlowStatus, HeldFor, PipelineStatus, State
 from spark_cec.pipeline_commands.app import make_app
 from spark_cec.pipeline_commands.run import SILENT_S, make_table
@@ -139,6 +141,127 @@ def test_a_sink_of_replicas_that_is_not_what_it_was_is_named(now: list[Node], wo
         again.take(graph, {})
     shutil.rmtree(tmp_path / "sinks")
     again.take(graph, {})  # the user has deleted it
+
+
+B, OUT_OF_B = Node("b"), replace(OUT, inputs=("b",))
+BEFORE = Graph("shop", {"a": A, "b": B, "out": OUT})
+REWIRED = Graph("shop", {"a": A, "b": B, "out": OUT_OF_B})
+
+
+def run_replica(base: Path, name: str, graph: Graph, schemas: Mapping[str, str] | None = None) -> None:
+    """A replica has run a program, and was stopped. It has left the folders of its flows, and those of the sinks."""
+    home = PipelineHome.of(graph, str(base), Replica(name, str(base)))
+    home.take(graph, schemas or {})
+    for flow in graph.nodes:
+        place = Path(home.flow(flow))
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "metadata").write_text("{}")
+    home.write_status(status_of(base, *(FlowStatus(flow, State.STOPPED) for flow in graph.nodes)))
+    home.release()
+
+
+def test_a_replica_that_never_ran_knows_what_the_sinks_have_read(tmp_path: Path) -> None:
+    """It takes over their checkpoints, whose offsets are batches of other channels."""
+    run_replica(tmp_path, "a", BEFORE)
+    rewired = r"out was rewired, from a sink of a to a sink of b: give the new one another name$"
+    with pytest.raises(GraphError, match=rewired):
+        run_replica(tmp_path, "b", REWIRED)
+    with pytest.raises(GraphError, match=rewired):
+        PipelineHome.of(REWIRED, str(tmp_path), Replica("b", str(tmp_path))).announce(REWIRED, REWIRED.nodes)
+    with pytest.raises(GraphError, match="is the home of pipeline shop"):
+        run_replica(tmp_path, "b", Graph("mall", BEFORE.nodes))
+    run_replica(tmp_path, "b", BEFORE)
+
+
+def test_a_replica_that_was_away_knows_what_the_sinks_have_read_since(tmp_path: Path) -> None:
+    """A sink was dropped with its checkpoint, and came again with other inputs."""
+    for name in "ab":
+        run_replica(tmp_path, name, BEFORE)
+    shutil.rmtree(tmp_path / "sinks" / "out")
+    run_replica(tmp_path, "a", REWIRED)
+    with pytest.raises(GraphError, match=r"out was rewired, from a sink of b to a sink of a"):
+        run_replica(tmp_path, "b", BEFORE)
+    run_replica(tmp_path, "b", REWIRED)
+
+
+def test_a_sink_that_was_dropped_does_not_count_for_a_flow_of_its_name(tmp_path: Path) -> None:
+    """Replica b was away while there was such a sink, the only one."""
+    flow, sink = (Graph("shop", {"a": replace(A, kept=True), "x": replace(OUT, name="x", is_sink=how, kept=not how)})
+                  for how in (False, True))  # fmt: skip
+    for name in "ab":
+        run_replica(tmp_path, name, flow)
+    shutil.rmtree(tmp_path / "replicas" / "a" / "flows" / "x")
+    run_replica(tmp_path, "a", sink)
+    shutil.rmtree(tmp_path / "sinks" / "x")
+    run_replica(tmp_path, "a", Graph("shop", {"a": replace(A, kept=True)}))
+    for name in "ab":
+        run_replica(tmp_path, name, flow)
+
+
+def test_a_start_that_is_refused_does_not_say_what_the_sinks_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas start at once with two programs, and b runs its sinks between the two looks of a."""
+
+    def look(pipeline: str, replica: Replica, _wanted: Mapping[str, Any], *of_second_look: Any) -> None:
+        if replica.name == "a" and of_second_look:
+            raise GraphError(pipeline, ["replica b runs with other flows than replica a"])
+        if replica.name == "a":
+            run_replica(tmp_path, "b", BEFORE)
+
+    with monkeypatch.context() as at_once, pytest.raises(GraphError, match="runs with other flows"):
+        at_once.setattr("spark_cec.pipeline.home.refuse_other_graph", look)
+        run_replica(tmp_path, "a", REWIRED)
+    for name in "ba":
+        run_replica(tmp_path, name, BEFORE)
+
+
+@pytest.mark.parametrize(
+    "recorded", ["{", "[]", "{}", '{"name": "shop"}', '{"name": "shop", "reads": []}', '{"reads": {"out": ["a"]}}',
+                 '{"name": "shop", "reads": {"out": 1}}'],
+)  # fmt: skip
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_record_of_the_sinks_that_is_none_is_named(has_run: bool, recorded: str, tmp_path: Path) -> None:
+    if has_run:
+        run_replica(tmp_path, "a", GRAPH)
+    (tmp_path / "sinks").mkdir(exist_ok=True)
+    (tmp_path / "sinks" / "reads.json").write_text(recorded)
+    home = PipelineHome.of(GRAPH, str(tmp_path), Replica("a", str(tmp_path)))
+    told = rf"{tmp_path}/sinks/reads\.json.*restore it from a copy"
+    with pytest.raises(LogLocationError, match=told):
+        home.announce(GRAPH, GRAPH.nodes)
+    with pytest.raises(LogLocationError, match=told):
+        home.take(GRAPH, {})
+
+
+@pytest.mark.parametrize("recorded", ["{}", '{"name": "shop"}', '{"name": "shop", "flows": {"a": {}}}'])
+def test_a_record_of_a_replica_that_is_none_is_named(recorded: str, tmp_path: Path) -> None:
+    """Also where the replicas' record of the sinks can be read."""
+    run_replica(tmp_path, "a", GRAPH)
+    (tmp_path / "replicas" / "a" / "pipeline.json").write_text(recorded)
+    with pytest.raises(LogLocationError, match=r"replicas/a/pipeline\.json.*restore it from a copy"):
+        run_replica(tmp_path, "a", GRAPH)
+
+
+def test_columns_that_came_and_went_in_one_replica_are_none_of_the_other_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may still be in its channel. The replicas run one program all the same."""
+    now, more = {"a": columns(n="long")}, {"a": columns(n="long", k="string")}
+    for name, schemas in (("a", now), ("b", now), ("a", more), ("a", now)):
+        run_replica(tmp_path, name, GRAPH, schemas)
+    theirs = PipelineHome.of(GRAPH, str(tmp_path), Replica("b", str(tmp_path)))
+    theirs.take(GRAPH, now)
+    theirs.write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING)))
+    monkeypatch.setattr("spark_cec.pipeline.replicas.judge_other_program", lambda *_: Verdict.REFUSE)
+    run_replica(tmp_path, "a", GRAPH, now)
+    record = read_record(Replica("a", str(tmp_path)))
+    assert record["schemas"] == now and list_columns(record) == more
+    assert list_columns(read_record(Replica("b", str(tmp_path)))) == now
+    with pytest.raises(GraphError, match=r"column k of flow a was STRING, and is BIGINT: .* another name$"):
+        run_replica(tmp_path, "a", GRAPH, {"a": columns(n="long", k="long")})
+    with pytest.raises(GraphError, match="replica b runs with other schemas than replica a"):
+        run_replica(tmp_path, "a", GRAPH, more)
 
 
 def test_another_pipelines_home_is_refused(tmp_path: Path) -> None:

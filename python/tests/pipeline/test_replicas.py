@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline import Pipeline, outside
 from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.home import PipelineHome, open_homes
 from spark_cec.pipeline.replicas import (
@@ -311,6 +311,41 @@ def test_two_programs_that_start_at_once_are_refused(
     for home, was_refused in zip(homes.values(), refused, strict=True):
         state = State.STOPPED if was_refused else State.STARTING
         assert {each.state for each in home.status().flows} == {state}, "as before"
+
+
+class Reader:
+    """A session that notes the columns of the stream that it is asked for."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @property
+    def readStream(self) -> Reader:  # noqa: N802
+        return self
+
+    def schema(self, wanted: Any) -> Reader:
+        self.names = wanted.names
+        return self
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: self
+
+
+def test_a_reader_outside_has_the_columns_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in rows that it may not have read yet."""
+    made = shop(tmp_path, {"kept": True})
+    home = PipelineHome.of(made.graph(), str(tmp_path), Replica("a", str(tmp_path)))
+    (tmp_path / "replicas/a/flows/totals/cec").mkdir(parents=True)
+    (tmp_path / "replicas/a/flows/totals/metadata").write_text("{}")
+    reads = describe_reads(made.flows, {}, {"totals": ["time"]})
+    for names in (["time", "n", "page"], ["time", "n"]):
+        fields = [{"name": name, "type": "timestamp", "nullable": True, "metadata": {}} for name in names]
+        home.take(made.graph(), {"totals": json.dumps({"type": "struct", "fields": fields})}, reads=reads)
+        home.release()
+    monkeypatch.setattr(outside, "use_storage_settings", lambda _: None)
+    reader = Reader()
+    outside.read_replicas(reader, str(tmp_path), "totals", "time")  # type: ignore[arg-type]
+    assert reader.names == ["time", "n", "page"]
 
 
 def test_settings_that_change_rows_are_compared(tmp_path: Path) -> None:
