@@ -166,8 +166,8 @@ private[recovery] object QuietInputs {
 
   /**
    * Whether windows may be closed in the batch that has their last rows. That is known of operators that take in all rows of
-   * a batch before they look at the watermark. A join does not keep a row that the watermark has passed for later rows of
-   * the same batch. A function over a state sees the watermark while it has rows.
+   * a batch before they look at the watermark. A function over a state sees the watermark while it has rows. Of joins only
+   * outer ones would gain by it, and Spark's rule for the rows that a join need not keep has changed between releases.
    *
    * Spark must tell the watermark for late rows from that for closing, too, as it does unless an old setting forbids it.
    */
