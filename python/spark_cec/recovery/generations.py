@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from spark_cec.errors import AlreadyExists
@@ -126,20 +125,31 @@ def next_generation(own: Storage, *, held: bool = True) -> int:
     while not (_create_file(own, generation, held=held) and _is_new(own, generation)):
         generation += 1
     with _release_on_failure(own, generation):
-        for old, after in pairwise(known[1:]):
-            if old <= generation - KEPT and not _has_the_last_commit(own, old, after, known[-1]):
-                own.delete(_path(old))
+        old = [each for each in known[1:] if each <= generation - KEPT]
+        counting = _runs_with_the_last_commit(own, known) if old else []
+        for each in old:
+            if each not in counting:
+                own.delete(_path(each))
     return generation
 
 
-def _has_the_last_commit(own: Storage, generation: int, after: int, newest: int) -> bool:
-    """Whether the run committed the batch after which all later runs began, from the run `after` it to the `newest`.
+def _runs_with_the_last_commit(own: Storage, known: Sequence[int]) -> list[int]:
+    """The run that committed the last batch: attempts at that batch count only from that run on.
 
-    Then attempts at that batch count only from this run on.
+    Two runs if the files leave it open: the newest run with the lease, and the newest one that began before the last
+    batch of which a file tells. A start that was killed early tells of none. A run without the lease commits nothing.
     """
-    states = [read_state(own, each) for each in (generation, after, newest)]
-    began, ended, now = (state.began_after if state is not None else None for state in states)
-    return began is not None and ended is not None and began < ended == now
+    last, found = None, list[int]()
+    for generation in reversed(known):
+        state = read_state(own, generation)
+        if state is None or state.began_after is None:
+            continue
+        last = state.began_after if last is None else last
+        if state.is_held and (not found or state.began_after < last):
+            found.append(generation)
+            if state.began_after < last:
+                break
+    return found
 
 
 def _create_file(own: Storage, generation: int, *, held: bool) -> bool:

@@ -7,7 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spark_cec.log.storage import Storage
-from spark_cec.recovery.generations import KEPT, begin_generation, has_committed, newest_generation, next_generation
+from spark_cec.recovery.generations import (
+    KEPT,
+    begin_generation,
+    has_committed,
+    newest_generation,
+    next_generation,
+    note_held,
+)
 from tests.log.support import Fault, FaultyStorage, memory_storage
 
 
@@ -57,21 +64,59 @@ def test_a_first_run_that_died_before_its_note_hides_nothing() -> None:
     assert has_committed(own, 0) and not has_committed(own, -1)
 
 
+def run_once(own: Storage, committed: int) -> int:
+    """A run that began after that batch, and took the lease."""
+    generation = begin_generation(own, lambda: committed)
+    note_held(own, generation)
+    return generation
+
+
+def die_early(own: Storage) -> None:
+    """As by a kill right after the start took its number."""
+    next_generation(own, held=False)
+
+
 @pytest.mark.parametrize("first_end", [4, 9])
 def test_the_run_with_the_last_commit_stays_in_a_crash_loop(first_end: int) -> None:
     """Its attempts at the last batch count, and those of the runs before it do not."""
     own = memory_storage()
     began = [-1, 2, first_end, *[9] * (3 * KEPT)]
     for committed in began:
-        generation = begin_generation(own, lambda committed=committed: committed)  # type: ignore[misc]
+        generation = run_once(own, committed)
     assert generation == len(began)
     left = numbers(own)
     wanted = 3 if first_end == 4 else 2
     assert left[:2] == [1, wanted] and left[2:] == list(range(left[2], generation + 1)) and len(left) <= KEPT + 3
-    begin_generation(own, lambda: 10)
+    run_once(own, 10)
     for _ in range(KEPT):
-        begin_generation(own, lambda: 11)
+        run_once(own, 11)
     assert wanted not in numbers(own), "a later run has the last commit"
+
+
+@pytest.mark.parametrize("died", ["right after it", "as the newest", "all"])
+def test_starts_that_died_early_do_not_hide_the_run_with_the_last_commit(died: str) -> None:
+    own = memory_storage()
+    for committed in (-1, 2, 4):
+        run_once(own, committed)
+    if died == "right after it":
+        die_early(own)
+    for _ in range(KEPT):
+        die_early(own) if died == "all" else run_once(own, 9)
+    if died == "as the newest":
+        die_early(own)
+    run_once(own, 9)
+    assert 3 in numbers(own)
+    assert (2 in numbers(own)) == (died == "all"), "then no file tells whether run 3 committed anything"
+
+
+def test_a_start_that_spark_refused_does_not_hide_the_run_with_the_last_commit() -> None:
+    """Run 3 lost its lease to that start before its last commit."""
+    own = memory_storage()
+    for committed in (-1, 2, 4):
+        run_once(own, committed)
+    for committed in (8, *[9] * KEPT):
+        begin_generation(own, lambda committed=committed: committed)  # type: ignore[misc]
+    assert numbers(own)[:2] == [1, 3]
 
 
 def test_a_file_that_is_no_runs_is_passed_over() -> None:
