@@ -50,7 +50,7 @@ from spark_cec.recovery.generations import has_committed, newest_held
 from spark_cec.recovery.lost_output import describe_lost_output
 from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import FALLBACK, QUERY
-from spark_cec.recovery.query_runs import begin_run, has_held, hold_run, refuse_replaced_run
+from spark_cec.recovery.query_runs import begin_run, has_begun_log, has_held, hold_run, refuse_replaced_run
 from spark_cec.recovery.replay_input import read_replay_input
 from spark_cec.recovery.rollback import refuse_during_rollback
 from spark_cec.recovery.sources import check_at_start, parse_sources
@@ -340,7 +340,9 @@ def _read_log_facts(
     has_state = starting.provider and starting.stateful
     must_have_log = found is None and committed >= 0 and (has_state or has_committed(own, committed))
     recorded_id, inside = None if query is None else query["log_id"], is_inside(checkpoint, home)
-    return LogFacts(checkpoint, home, recorded, recorded_id, found, inside, committed, must_have_log)
+    has_moved = recorded not in (None, home) and found not in (None, recorded_id)
+    was_begun = has_moved and has_begun_log(own, relative_home(checkpoint, home), str(found))
+    return LogFacts(checkpoint, home, recorded, recorded_id, found, inside, was_begun, committed, must_have_log)
 
 
 def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> bool:

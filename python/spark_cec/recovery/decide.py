@@ -145,6 +145,7 @@ class LogFacts:
 
     `home`: where this start looks for the log. `recorded_home` and `recorded_id`: the log in `query.json`, None without
     that file. `found_id`: the id of the log at `home`, None without a log. `is_inside`: `home` is in the checkpoint.
+    `was_begun`: a run of this checkpoint has begun the log at `home`; only read if `query.json` records another home.
     `committed`: V. `must_have_log`: the query has state of ours, or one of our runs has committed a batch; only read if
     there is no log at `home`.
     """
@@ -155,6 +156,7 @@ class LogFacts:
     recorded_id: str | None
     found_id: str | None
     is_inside: bool
+    was_begun: bool
     committed: int
     must_have_log: bool
 
@@ -162,7 +164,7 @@ class LogFacts:
 def refuse_log(facts: LogFacts) -> None:
     """Refuses a start whose log has moved, is another query's, or is gone. Raises `UnsuitableCheckpoint`.
 
-    If a query has committed nothing, its log may move.
+    If a query has committed nothing, its log may move, also to a home where an earlier run of it has begun one.
     """
     has_moved = facts.recorded_home not in (None, facts.home)
     if has_moved and facts.committed >= 0 and facts.found_id != facts.recorded_id:
@@ -173,7 +175,8 @@ def refuse_log(facts: LogFacts) -> None:
             "the path that it had, if that is a link"
         )
     # A log inside the checkpoint belongs to it, even if `query.json` is lost.
-    known = facts.recorded_id if facts.recorded_home is not None else facts.found_id if facts.is_inside else None
+    is_own = facts.recorded_home != facts.home and (facts.is_inside or facts.was_begun)
+    known = facts.found_id if is_own else facts.recorded_id
     if facts.found_id is not None and known != facts.found_id:
         raise UnsuitableCheckpoint(
             f"{facts.home} holds the log of another query (id {facts.found_id}): give this query a log location of its "

@@ -60,7 +60,7 @@ def begin_run(
     Raises `UnsuitableCheckpoint` if another query has a log there.
     """
     settings, query = parse_settings(conf), QUERY.read(own)
-    log_id = query["log_id"] if query else seen or new_id().hex()
+    log_id = _choose_log_id(query, log_home, seen or new_id().hex())
     if read_log_id(log) not in (None, log_id):
         raise _log_taken(log)
     generation = begin_generation(own, lambda: committed_batch(checkpoint))
@@ -75,16 +75,23 @@ def begin_run(
     }
     is_first = query is None and QUERY.create(own, content)
     if query is None and not is_first:  # another start of this query was the first, at this moment
-        content["log_id"] = log_id = _read_log_id_of_first(own)
+        content["log_id"] = log_id = _choose_log_id(_read_first(own), log_home, log_id)
     intent = {"query": content, "session_settings": session_settings}
     note_intent(own, generation, intent)
-    if not holds:
-        _write_intent(own, intent, committed_batch(checkpoint))
     if join_log(log, log_id) != log_id:
         if is_first:  # else it would refuse this query for good
             QUERY.delete(own)
         raise _log_taken(log)
+    if not holds:
+        _write_intent(own, intent, committed_batch(checkpoint))
     return Run(generation, log_id)
+
+
+def has_begun_log(own: Storage, log_home: str, log_id: str) -> bool:
+    """Whether a run of this checkpoint has begun that log: the file of the run names the log before the log exists."""
+    states = (read_state(own, generation) for generation in known_generations(own))
+    queries = (state.intent["query"] for state in states if state is not None and state.intent is not None)
+    return any((query["log_home"], query["log_id"]) == (log_home, log_id) for query in queries)
 
 
 def hold_run(checkpoint: Storage, own: Storage, generation: int, *, has_lease: bool) -> int:
@@ -148,11 +155,19 @@ def _later_runs(own: Storage, generation: int, *, only_held: bool) -> list[int]:
     return [each for each in later if not only_held or has_held(own, each)]
 
 
-def _read_log_id_of_first(own: Storage) -> str:
+def _choose_log_id(query: Mapping[str, Any] | None, log_home: str, otherwise: str) -> str:
+    """The id in `query` (`query.json`) at the home that it records, `otherwise` at another home.
+
+    If two logs of a query had one id, it could later go on with the one that lacks what it has committed.
+    """
+    return str(query["log_id"]) if query is not None and query["log_home"] == log_home else otherwise
+
+
+def _read_first(own: Storage) -> Mapping[str, Any]:
     query = QUERY.read(own)
     if query is None:
         raise Fenced(f"{own.url}/{QUERY.name} is gone again, so another start was refused: start the query again")
-    return str(query["log_id"])
+    return query
 
 
 def _write_intent(own: Storage, intent: Mapping[str, Any], began_after: int | None) -> None:

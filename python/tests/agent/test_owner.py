@@ -8,13 +8,16 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_cec.agent import starts
 from spark_cec.agent.owner import OWNER_FILE, claim_log, refuse_log_of_another
 from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.recovery import query_runs
 from spark_cec.settings import PREFIX
 from tests.agent.support import DECISION, Agent, Refused
 
@@ -28,6 +31,7 @@ class Query:
         (root / "scratch").mkdir(exist_ok=True)
         self.root, self.name, self.sink_path, self.conf = root, name, sink_path, conf
         self.agents: list[Agent] = []
+        self.decision = WITH_STATE
 
     @property
     def checkpoint(self) -> Path:
@@ -40,8 +44,9 @@ class Query:
         agent.conf = {**agent.conf, **{PREFIX + key: value for key, value in self.conf.items()}}
         try:
             agent.home = agent.ask("check", sink_path=self.sink_path, committed_batch=committed)["home"]
-            begun = agent.begin(committed, decision=WITH_STATE, wait_s=0.0)
-            agent.ask("hold", wait_s=0.0, generation=begun["generation"])
+            begun = agent.begin(committed, decision=self.decision, wait_s=0.0)
+            if self.decision["provider"]:
+                agent.ask("hold", wait_s=0.0, generation=begun["generation"])
         except Refused:
             agent.calls.close()
             raise
@@ -199,6 +204,72 @@ def test_a_sinks_path_that_is_new_is_not_passed_over_for_the_log_that_was_there(
     query.sink_path = f"{tmp_path}/out/"
     with pytest.raises(Refused, match=f"this query's settings place it at {tmp_path}/out: give back the sink's `path`"):
         query.start()
+
+
+@pytest.fixture(params=[DECISION, WITH_STATE], ids=["without state", "with state"])
+def new_query(request: pytest.FixtureRequest, tmp_path: Path) -> Query:
+    """It has never run."""
+    made = Query(tmp_path, "ck")
+    made.decision = request.param
+    return made
+
+
+def start_at(query: Query, name: str, committed: int) -> None:
+    query.sink_path = f"{query.root}/{name}"
+    query.start(committed)
+
+
+def log_ids(query: Query, *names: str) -> list[str]:
+    return [json.loads((query.root / name / "log.json").read_text())["log_id"] for name in names]
+
+
+def test_a_sinks_path_from_before_the_first_commit_is_not_gone_back_to_afterwards(new_query: Query) -> None:
+    """Each of the two places has a log of this query's, and only one has what was committed."""
+    for name, committed in (("a", -1), ("b", -1), ("b", 10)):
+        start_at(new_query, name, committed)
+    with pytest.raises(Refused, match=f"is at {new_query.root}/b, .* give back the sink's `path`"):
+        start_at(new_query, "a", 10)
+    start_at(new_query, "b", 10)
+
+
+def test_before_the_first_commit_a_sinks_path_may_change_and_change_back(new_query: Query) -> None:
+    for name in ("a", "b", "a", "b", "b", "a"):
+        start_at(new_query, name, -1)
+    assert len({*log_ids(new_query, "a", "b")}) == 2
+    new_query.sink_path = None
+    new_query.start(-1)
+    start_at(new_query, "a", -1)
+    new_query.sink_path = None
+    new_query.start(-1)
+
+
+class Died(Exception):
+    """The process has ended."""
+
+
+@pytest.mark.parametrize("place", ["note_intent", "join_log", "_write_intent", "claim_log", "hold_run"])
+@pytest.mark.parametrize("died_at", ["a", "b"])
+@pytest.mark.parametrize("then", ["a", "b"])
+def test_a_start_that_dies_on_the_way_blocks_neither_place(
+    new_query: Query, monkeypatch: pytest.MonkeyPatch, place: str, died_at: str, then: str
+) -> None:
+    """`died_at`: the first start died, at a; or the second one, at b."""
+    if died_at == "b":
+        start_at(new_query, "a", -1)
+    with monkeypatch.context() as dying:
+
+        def die(*_: Any, **__: Any) -> None:
+            raise Died
+
+        dying.setattr(starts if place in ("claim_log", "hold_run") else query_runs, place, die)
+        with suppress(Refused):  # a query without state has no `hold_run`
+            start_at(new_query, died_at, -1)
+    other = "b" if then == "a" else "a"
+    for name in (other, then):
+        start_at(new_query, name, -1)
+    start_at(new_query, then, 10)
+    with pytest.raises(Refused, match="give back the sink's `path`"):
+        start_at(new_query, other, 10)
 
 
 def test_under_log_path_a_copy_has_no_log(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_plan_replays_all_that_each_store_misses_and_no_more() -> None:
                 plan_replay(committed, base, damaged)
 
 
-INSIDE = LogFacts("file:/c", "file:/c/cec/log", "file:/c/cec/log", "a", "a", True, 4, False)
+INSIDE = LogFacts("file:/c", "file:/c/cec/log", "file:/c/cec/log", "a", "a", True, False, 4, False)
 OUTSIDE = replace(INSIDE, home="file:/log", recorded_home="file:/log", is_inside=False)
 
 
@@ -151,6 +151,10 @@ OUTSIDE = replace(INSIDE, home="file:/log", recorded_home="file:/log", is_inside
         (replace(OUTSIDE, home="file:/new"), ""),
         (replace(OUTSIDE, home="file:/new", found_id=None), "settings place it at file:/new"),
         (replace(OUTSIDE, home="file:/new", found_id=None, committed=-1), ""),
+        (replace(OUTSIDE, home="file:/new", found_id="b", committed=-1), "holds the log of another query"),
+        (replace(OUTSIDE, home="file:/new", found_id="b", committed=-1, was_begun=True), ""),
+        (replace(OUTSIDE, home="file:/new", found_id="b", was_begun=True), "settings place it at file:/new"),
+        (replace(INSIDE, recorded_home="file:/log", found_id="b", committed=-1), ""),
     ],
 )
 def test_a_log_that_is_not_the_querys_own(facts: LogFacts, says: str) -> None:

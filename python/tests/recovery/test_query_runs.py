@@ -119,6 +119,41 @@ def test_of_two_first_starts_without_a_lease_neither_blocks_the_query(
     assert query is not None and query["log_id"] == read_log_id(log)
 
 
+def test_of_two_first_starts_at_two_places_each_has_a_log_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, own = open_storage(str(tmp_path)), open_storage(str(tmp_path / "cec"))
+    together = threading.Barrier(2)
+
+    def read_late(log: Storage) -> str | None:
+        found = read_log_id(log)
+        together.wait(30)
+        return found
+
+    def begin(name: str) -> str:
+        log = open_storage(str(tmp_path / name))
+        return begin_run(checkpoint, own, log, f"/{name}", {}, DECISION, "1", None).log_id
+
+    with monkeypatch.context() as racing, ThreadPoolExecutor(2) as pool:
+        racing.setattr(query_runs, "read_log_id", read_late)
+        assert len({*pool.map(begin, ("a", "b"))}) == 2
+
+
+def test_a_start_at_a_place_that_another_start_takes_at_this_moment_records_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else `query.json` would have an id that no log has, and every later start would be refused."""
+    checkpoint, own = open_storage(str(tmp_path)), open_storage(str(tmp_path / "cec"))
+    old, new = (open_storage(str(tmp_path / name)) for name in ("old", "new"))
+    begin_run(checkpoint, own, old, "/old", {}, DECISION, "1", None)
+    before = QUERY.read(own)
+    with monkeypatch.context() as racing:
+        racing.setattr(query_runs, "join_log", lambda log, log_id: join_log(log))
+        with pytest.raises(UnsuitableCheckpoint, match="at this moment"):
+            begin_run(checkpoint, own, new, "/new", {}, DECISION, "1", None)
+    assert QUERY.read(own) == before
+
+
 def test_a_start_that_dies_before_its_number_has_a_batch_fences_nobody(tmp_path: Path) -> None:
     checkpoint, log = open_storage(str(tmp_path)), open_storage(str(tmp_path / "cec" / "log"))
     own = open_storage(str(tmp_path / "cec"))
