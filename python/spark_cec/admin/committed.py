@@ -70,8 +70,8 @@ def note_unwritten(place: Place, index: Index, done: Committed | None) -> Commit
         return done
     stores = list_stores(place, index)
     attempts = _read_attempts(place, place.checkpoint, done)
-    is_unwritten = lacks_newest(read_stores(index, stores, done.version, attempts.allows)) and attempts.may_lack_newest
-    return replace(done, is_unwritten=is_unwritten)
+    is_lacking = lacks_newest(read_stores(index, stores, done.version, attempts.allows))
+    return replace(done, is_unwritten=is_lacking and attempts.may_lack_newest(index))
 
 
 def _read_protocol_batch(checkpoint: Storage) -> int | None:

@@ -77,7 +77,7 @@ def head_at(
             f"store {store}",
             -1,
             f"the commit frame of version {version} is lost: what is there of that version was written by run "
-            f"{left[-1].meta.generation}, and Spark has not committed that attempt, but a later one",
+            f"{left[-1].meta.generation}, and Spark has not committed that attempt, but another one",
         )
     known = [e.meta.version for e in index.newest(store, version)]
     wanted = f" with checkpoint id {checkpoint_id.hex()}" if checkpoint_id else ""

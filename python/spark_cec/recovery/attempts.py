@@ -3,9 +3,12 @@
 If a query stops before Spark commits a planned batch, the next run repeats the batch and writes its versions again. The
 two runs may write different state. If a frame of the later run is lost, a frame of the earlier run must not replace it.
 
-The newest run that began before batch b was committed is the run that committed b. At version v an attempt counts if
-that run (its V at the start was below v - 1) wrote it. An attempt by a later run counts too: it repairs a loss. If
-Spark records checkpoint ids for V, an attempt at V + 1 must have one of the recorded ids. The same holds for V.
+If Spark records checkpoint ids for V, an attempt at V + 1 counts if it has one of the recorded ids. The same holds for
+V. The run does not matter: Spark may accept the commit of a paused run after a later run has begun.
+
+Without ids, the newest run that began before batch b was committed is taken for the run that committed b. At version v
+an attempt counts if that run (its V at the start was below v - 1) wrote it. An attempt by a later run counts too: it
+repairs a loss.
 
 A rollback to the end of a batch excludes all attempts after that batch by runs before the rollback.
 """
@@ -49,12 +52,12 @@ class CommittedAttempts:
     def allows(self, entry: CommitEntry) -> bool:
         """Whether this attempt may be the committed one."""
         meta = entry.meta
-        if is_rolled_back(entry, self._cuts) or meta.generation < self.least_generation(meta.version):
+        if is_rolled_back(entry, self._cuts):
             return False
-        if meta.version not in (self._committed, self._committed + 1):
-            return True
-        ids = self._read_ids(meta.version - 1).get((meta.store.operator, meta.store.partition))
-        return not ids or meta.checkpoint_id.hex() in ids
+        has_ids = meta.version in (self._committed, self._committed + 1)
+        ids = self._read_ids(meta.version - 1) if has_ids else {}
+        named = ids.get((meta.store.operator, meta.store.partition))
+        return meta.checkpoint_id.hex() in named if named else meta.generation >= self.least_generation(meta.version)
 
     def committed_id(self, store: StoreId, version: int) -> str | None:
         """The checkpoint id, in hex digits, that Spark records for the store at V + 1; None if Spark records no id."""
@@ -70,7 +73,7 @@ class CommittedAttempts:
         return self.allows(entry)
 
     def least_generation(self, version: int) -> int:
-        """The oldest run whose attempt at `version` counts; 0 if no run file tells."""
+        """The oldest run whose attempt at `version` counts, if Spark records no ids; 0 if no run file tells."""
         for generation in reversed(self._generations):
             after = self._read_start(generation)
             if after is not None and after < version - 1:
@@ -81,13 +84,16 @@ class CommittedAttempts:
     def _generations(self) -> list[int]:
         return known_generations(self._own)
 
-    @cached_property
-    def may_lack_newest(self) -> bool:
+    def may_lack_newest(self, index: Index) -> bool:
         """Whether the run that committed V let Spark commit a batch before its stores had written it.
 
-        Such a run plans no batch before it has written the last one, so the log lacks no older version.
+        Such a run plans no batch before it has written the last one, so the log lacks no older version. A run before
+        `least_generation` has committed V if an attempt of its counts. A later one has only written it again.
         """
-        state = read_state(self._own, self.least_generation(self._committed + 1))
+        version = self._committed + 1
+        attempts = [entry for store in index.stores() for entry in index.commits(store, version, version)]
+        counting = [entry.meta.generation for entry in attempts if self.allows(entry)]
+        state = read_state(self._own, min([self.least_generation(version), *counting]))
         query = (state.intent or {}).get("query") if state is not None else None
         return query is not None and query.get("write_at") == WriteAt.ASYNC.value
 

@@ -217,7 +217,7 @@ def refuse_foreign_fallback(fallback: Fallback | None, is_done: bool, committed:
 class StoreFacts:
     """A store in the log at the version from which the query begins.
 
-    `head`: the newest attempt that may be the committed one. `dirty_from`: the lowest D of the newest run's attempts,
+    `head`: the newest attempt that may be the committed one. `dirty_from`: the lowest D of that run's attempts,
     because a task may load any of them. `damage` replaces both if the log lacks the version.
     """
 

@@ -53,7 +53,7 @@ def read_start_facts(
     is_done = fallback is not None and is_fallback_done(index, stores, fallback)
     base = choose_base(fallback, is_done, committed)
     found = read_stores(index, stores, base, allows)
-    was_unwritten = 0 <= committed < base and lacks_newest(found) and attempts.may_lack_newest
+    was_unwritten = 0 <= committed < base and lacks_newest(found) and attempts.may_lack_newest(index)
     if was_unwritten:
         base, found = committed, read_stores(index, stores, committed, allows)
     return StartFacts(
@@ -121,10 +121,11 @@ def read_plan(index: Index, stores: Sequence[StoreId], committed: int, base: int
 
 
 def first_missed(index: Index, head: CommitEntry) -> int:
-    """The lowest D of the attempts at the head's version, in the newest run: any of them may be loaded."""
+    """The lowest D of the attempts at the head's version, in the run of its commit: any of them may be loaded."""
     attempts = index.commits(head.meta.store, head.meta.version, head.meta.version)
-    newest = attempts[-1].meta.generation  # a later run may have written the head's flush
-    return min(completed(index, e).meta.dirty_from for e in attempts if e.meta.generation == newest)
+    # A later run may have written the head's flush, or an attempt whose commit Spark refused.
+    run = [e.meta.generation for e in attempts if e.meta.checkpoint_id == head.meta.checkpoint_id][-1]
+    return min(completed(index, e).meta.dirty_from for e in attempts if e.meta.generation == run)
 
 
 def is_fallback_done(index: Index, stores: Sequence[StoreId], fallback: Fallback) -> bool:

@@ -85,6 +85,46 @@ def test_of_one_runs_attempts_that_counts_which_spark_names() -> None:
     assert CommittedAttempts(checkpoint, runs(-1), (), 6).allows(other), "older ids are not read"
 
 
+@pytest.mark.parametrize("committed", [4, 5])
+@pytest.mark.parametrize(
+    ("lost", "is_named", "found"),
+    [
+        pytest.param(None, True, 1, id="the id decides"),
+        pytest.param(1, True, None, id="the later run's does not stand in for it"),
+        pytest.param(None, False, 2, id="without ids the later run counts"),
+    ],
+)
+def test_a_run_that_committed_after_a_later_one_began(
+    committed: int, lost: int | None, is_named: bool, found: int | None
+) -> None:
+    """Run 1 was paused in the commit of batch 4, and run 2 has run that batch, whose commit Spark refused."""
+    log, ids, checkpoint = Log(), {1: new_id(), 2: new_id()}, memory_storage()
+    for generation, each in ids.items():
+        if generation != lost:
+            meta = commit_meta(5, store=STORE, generation=generation, checkpoint_id=each)
+            log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    named = {"stateUniqueIds": {"0": [["00"], [ids[1].hex()]]} if is_named else None}
+    checkpoint.replace("commits/4", b"v2\n" + json.dumps(named).encode())
+    allows = CommittedAttempts(checkpoint, runs(-1, 3), (), committed).allows
+    if found is not None:
+        assert head_at(log.catalog.index, STORE, 5, allows=allows).meta.generation == found
+        return
+    with pytest.raises(DamagedLog, match=r"by run 2, and Spark has not committed that attempt, but another one"):
+        head_at(log.catalog.index, STORE, 5, allows=allows)
+
+
+def test_a_rollback_takes_back_what_spark_names() -> None:
+    """As a run leaves it that was paused, and goes on after the rollback."""
+    log, number, checkpoint = Log(), new_id(), memory_storage()
+    meta = commit_meta(7, store=STORE, generation=1, checkpoint_id=number)
+    log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    named = {"stateUniqueIds": {"0": [["00"], [number.hex()]]}}
+    checkpoint.replace("commits/6", b"v2\n" + json.dumps(named).encode())
+    (entry,) = log.catalog.index.commits(STORE, 7, 7)
+    assert CommittedAttempts(checkpoint, runs(-1), (), 6).allows(entry)
+    assert not CommittedAttempts(checkpoint, runs(-1), (CUT,), 6).allows(entry)
+
+
 def test_what_spark_calls_the_state_of_a_store() -> None:
     checkpoint = memory_storage()
     named = {"stateUniqueIds": {"0": [["a0"], ["a1"]], "1": [["b0", "b1", "b2", "b3"]]}}

@@ -103,6 +103,23 @@ def test_a_commit_that_was_flushed_needs_no_replay(flushed: tuple[int, ...], rew
     assert plan.heads[0].is_flush == (1 in flushed)
 
 
+@pytest.mark.parametrize(("flushed_by", "rewound_to"), [(None, 1), (3, 4)])
+def test_only_attempts_of_the_run_that_committed_decide(flushed_by: int | None, rewound_to: int) -> None:
+    """Spark committed the attempt of run 1, and refused that of run 2. A run after both may have flushed the first."""
+    log, ids = Log(), {1: new_id(), 2: new_id()}
+    for generation, dirty_from in ((1, 2), (2, 4)):
+        meta = commit_meta(5, store=FIRST, dirty_from=dirty_from, generation=generation, checkpoint_id=ids[generation])
+        log.catalog.note(*log.writer.append(FrameKind.COMMIT, meta))
+    if flushed_by is not None:
+        flush = commit_meta(
+            5, store=FIRST, dirty_from=5, generation=flushed_by, checkpoint_id=ids[1], flags=int(CommitFlags.FLUSH)
+        )
+        log.catalog.note(*log.writer.append(FrameKind.COMMIT, flush))
+    index = log.catalog.index
+    plan = read_plan(index, index.stores(), 4, 5, lambda entry: entry.meta.checkpoint_id == ids[1])
+    assert (plan.rewound_to, plan.heads[0].checkpoint_id) == (rewound_to, ids[1])
+
+
 @pytest.mark.parametrize(("committed", "refused"), [(-1, True), (5, True), (8, True), (9, False), (30, False)])
 def test_what_release_0_1_has_cut_must_be_finished_with_it(committed: int, refused: bool) -> None:
     own = memory_storage()

@@ -40,13 +40,20 @@ class Query:
             record_start(self.own, generation, began)
             note_intent(self.own, generation, {"query": {"write_at": write_at}})
 
-    def commit(self, store: StoreId, version: int, dirty_from: int, generation: int = 1) -> bytes:
-        number = new_id()
+    def commit(
+        self, store: StoreId, version: int, dirty_from: int, generation: int = 1, number: bytes | None = None
+    ) -> bytes:
+        number = number or new_id()
         meta = commit_meta(
             version, store=store, dirty_from=dirty_from, generation=generation, checkpoint_id=number, wall_ms=version
         )
         self.log.catalog.note(*self.log.writer.append(FrameKind.COMMIT, meta))
         return number
+
+    def name(self, batch: int, *ids: bytes) -> None:
+        """Spark names the state of operator 0 after the batch, by partition."""
+        named = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[each.hex()] for each in ids]}})
+        self.checkpoint.replace(f"commits/{batch}", f"v2\n{named}".encode())
 
     def start(self) -> StartOrders:
         places = Places(self.checkpoint, self.own, self.log.storage)
@@ -121,10 +128,41 @@ def test_the_version_before_is_the_attempt_that_spark_named() -> None:
     query = Query(ASYNC)
     named = query.commit(FIRST, 3, 2)
     query.commit(FIRST, 3, 3)
-    ids = json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[named.hex()]]}})
-    query.checkpoint.replace("commits/2", f"v2\n{ids}".encode())
+    query.name(2, named)
     plan = query.start().plan
     assert (plan.base, [head.checkpoint_id for head in plan.heads]) == (3, [named])
+
+
+def test_a_run_that_committed_after_a_later_one_began_decides_where_the_replay_begins() -> None:
+    """Run 1 was paused in the commit of batch 3. Run 2 has flushed and run batch 3, and Spark refused its commit."""
+    query = Query(((-1, "batch"), (2, "batch")))
+    ids = [query.commit(store, 4, 2) for store in (FIRST, SECOND)]
+    for store in (FIRST, SECOND):
+        query.commit(store, 4, 4, 2)
+    query.name(3, *ids)
+    plan = query.start().plan
+    assert (plan.base, plan.rewound_to, [head.checkpoint_id for head in plan.heads]) == (4, 1, ids)
+
+
+@pytest.mark.parametrize("first_written_again", [False, True])
+@pytest.mark.parametrize(("of_first", "of_second", "is_lag"), [("async", "batch", True), ("batch", "async", False)])
+def test_the_run_that_committed_explains_what_is_missing_even_if_a_later_one_began(
+    of_first: str, of_second: str, is_lag: bool, first_written_again: bool
+) -> None:
+    """`first_written_again`: a third run made the version again, and has died before its second store wrote."""
+    query = Query(((-1, of_first), (2, of_second), (3, of_second)))
+    for store in (FIRST, SECOND):
+        query.commit(store, 3, 3)
+        query.commit(store, 4, 4, 2)
+    named = query.commit(FIRST, 4, 4)
+    if first_written_again:
+        query.commit(FIRST, 4, 4, 3, named)
+    query.name(3, named, new_id())
+    if is_lag:
+        assert query.start().plan.base == 3
+    else:
+        with pytest.raises(DamagedLog, match="the commit frame of version 4 is lost"):
+            query.start()
 
 
 def test_a_choice_that_is_not_heeded_is_said() -> None:
