@@ -703,6 +703,43 @@ def test_a_table_of_sqlite_corrects_itself(spark: SparkSession, tmp_path: Path) 
     ]  # fmt: skip
 
 
+def test_a_table_of_sqlite_whose_sink_was_taken_back(spark: SparkSession, tmp_path: Path) -> None:
+    """No batch takes back the epochs that only the batches since have read. Spark's log says that none is planned."""
+    database, checkpoint, feed = f"{tmp_path}/board.db", tmp_path / "checkpoint", tmp_path / "feed"
+    feed.mkdir()
+
+    def write(number: int, *rows: tuple[str, str | None, str | None, int | None]) -> None:
+        lines = [json.dumps(dict(zip(("_kind", "_epoch", "page", "n"), row, strict=True))) for row in rows]
+        (feed / f".{number}").write_text("\n".join(lines))
+        (feed / f".{number}").rename(feed / f"{number}.json")
+
+    def run_all() -> set[tuple[object, ...]]:
+        stream = spark.readStream.schema("_kind STRING, _epoch STRING, page STRING, n LONG").json(str(feed))
+        writer = stream.writeStream.foreachBatch(apply_changes(database, "board", ["page"]))
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        with contextlib.closing(sqlite3.connect(database)) as board:
+            return set(board.execute("SELECT page, n, tentative FROM board").fetchall())
+
+    write(0, ("stable", None, "z", 9))
+    assert run_all() == {("z", 9, 0)}
+    write(1, ("stable", None, "y", 8), ("tentative", "f/2", "x", 1))
+    assert run_all() == {("z", 9, 0), ("y", 8, 0), ("x", 1, 1)}
+    write(2, ("tentative", "f/2", "w", 2))
+    assert run_all() == {("z", 9, 0), ("y", 8, 0), ("x", 1, 1), ("w", 2, 1)}
+    for log in ("offsets", "commits", "sources/0"):
+        for number in (1, 2):
+            (checkpoint / log / str(number)).unlink()
+            (checkpoint / log / f".{number}.crc").unlink(missing_ok=True)
+    for number in (1, 2):
+        (feed / f"{number}.json").unlink()
+    write(3, ("stable", None, "y", 8), ("tentative", "f/3", "c", 3))
+    assert run_all() == {("z", 9, 0), ("y", 8, 0), ("c", 3, 1)}
+
+
 def pairs_of(root: Path, board: Board, kind: str) -> Pipeline:
     """Each row of web with those of app that come within five seconds after it."""
     made = Pipeline("shop", f"{root}/home")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_cec.pipeline.changes_table import EPOCH, KIND, ChangesError, ChangesTable, is_known, own_names
 from spark_cec.pipeline.graph import nearest
@@ -45,11 +45,28 @@ def apply_changes(
         changed = (row.asDict(recursive=False) for row in rows.toLocalIterator())
         try:
             with contextlib.closing(sqlite3.connect(database, _PATIENCE_S, isolation_level=None)) as connection:
-                ChangesTable(connection, table, columns, taken, changes=changes).apply(changed, batch, query)
+                made = ChangesTable(connection, table, columns, taken, changes=changes)
+                made.apply(changed, batch, query, lambda: _is_over(rows, batch, query))
         except sqlite3.Error as error:
             raise ChangesError(f"the table {table} in {database} cannot be written: {error}{_mend(error)}") from error
 
     return apply
+
+
+def _is_over(rows: DataFrame, batch: int, query: str) -> bool:
+    """Whether the query has planned a later batch, by Spark's offset log as it is now.
+
+    True if the query is not known, or has ended meanwhile: then its batch comes again.
+    """
+    if not query:
+        return True
+    session: Any = rows.sparkSession
+    id_of = session._jvm.java.util.UUID.fromString(query)
+    running = session._jsparkSession.sharedState().activeStreamingQueries().get(id_of)
+    if running is None:
+        return True
+    newest = running.offsetLog().getLatestBatchId()
+    return bool(newest.isDefined()) and int(newest.get()) > batch
 
 
 def _mend(error: sqlite3.Error) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -124,11 +124,15 @@ class ChangesTable:
         self._schema = _Schema(table, dict(columns), tuple(sorted(keys)))
         self._with_changes = changes
 
-    def apply(self, rows: Iterable[Mapping[str, Any]], batch: int, query: str) -> None:
+    def apply(
+        self, rows: Iterable[Mapping[str, Any]], batch: int, query: str, is_over: Callable[[], bool] = lambda: True
+    ) -> None:
         """Applies the rows of a batch of a query, whose id is `query`; "" if that is not known.
 
-        Rows of another query are taken back if they are tentative. Of a batch that is older than the last one no
-        tentative row counts: it is one of a driver that was paused, or of a checkpoint that was taken back. Raises
+        Rows of another query are taken back if they are tentative. `is_over`: whether the query has planned a later
+        batch. It is asked about a batch that is older than the last one. If so, the batch is of a driver that was
+        paused. Its stable rows alone count, because an epoch that it takes back may have come again. If not, the
+        checkpoint was taken back. No batch will take back the tentative rows of the batches since, so all go. Raises
         `ChangesError` for a table that was made otherwise, or for rows of no known kind.
         """
         # Spark computes rows while they are read. So this comes first: no other connection waits for it.
@@ -138,10 +142,15 @@ class ChangesTable:
             last_query, last_batch = self._open()
             logs = self._open_changelog(batch)
             begins = query != last_query or (query == "" and batch == 0)
-            is_old = not begins and batch < last_batch
+            is_behind = not begins and batch < last_batch
+            is_old = is_behind and is_over()
+            begins = begins or (is_behind and not is_old)
+            if is_old:
+                self._run(f"DELETE FROM temp.staged WHERE {_IS_TENTATIVE}")
+                self._run("DELETE FROM temp.undone")
             self._find_touched(begins=begins)
             self._run(f"CREATE TEMP TABLE was AS {self._find_rows()}")
-            self._change(begins=begins, is_old=is_old)
+            self._change(begins=begins)
             if logs:
                 self._log(batch)
             self._run(f"UPDATE {self._schema.note} SET query = ?, batch = ?", query, last_batch if is_old else batch)
@@ -230,7 +239,7 @@ class ChangesTable:
         return f"give the sink another table, or drop {', '.join(there)}"
 
     def _find_touched(self, *, begins: bool) -> None:
-        """The keys that may change. `begins`: all tentative rows are of another query."""
+        """The keys that may change. `begins`: all tentative rows that are there go."""
         gone = _IS_TENTATIVE + ("" if begins else f" AND {EPOCH} IN (SELECT {EPOCH} FROM undone)")
         self._run(f"CREATE TEMP TABLE touched ({_KEY} PRIMARY KEY)")
         taken_back = f"SELECT {_KEY} FROM {self._schema.rows} WHERE {gone}"
@@ -240,15 +249,13 @@ class ChangesTable:
         """Selects the rows that count of the keys that may change."""
         return f"{self._schema.newest} AND r.{_KEY} IN (SELECT {_KEY} FROM touched)"
 
-    def _change(self, *, begins: bool, is_old: bool) -> None:
+    def _change(self, *, begins: bool) -> None:
         schema = self._schema
         if begins:
             self._run(f"DELETE FROM {schema.rows} WHERE {_IS_TENTATIVE}")
         rows = f"SELECT {_KEY}, {EPOCH}, {schema.names} FROM staged"
-        if is_old:
-            rows += f" WHERE {EPOCH} = '{_NO_EPOCH}'"
         self._run(f"INSERT OR REPLACE INTO {schema.rows} ({_KEY}, {EPOCH}, {schema.names}) {rows}")
-        # Last, because rows come in any order. Of an old batch, too: a checkpoint that was taken back says it again.
+        # Last, because rows come in any order.
         undone = f"{EPOCH} IN (SELECT {EPOCH} FROM undone)"
         self._run(f"DELETE FROM {schema.rows} WHERE {_IS_TENTATIVE} AND {undone}")
 

@@ -285,8 +285,31 @@ def test_tentative_rows_of_a_batch_that_comes_too_late_do_not_count(connection: 
     board.apply([row("undo", "f/1"), row("tentative", "f/2", "c", 3)], 6, QUERY)
     board.apply(late, 5, QUERY)
     assert shown(connection) == {("b", 2, 0), ("c", 3, 1)}
-    board.apply([row("undo", "f/2")], 5, QUERY)
+    board.apply([row("undo", "f/2")], 5, QUERY, lambda: False)
     assert shown(connection) == {("b", 2, 0)}, "a checkpoint that was taken back says it in another batch"
+
+
+def test_a_batch_that_comes_too_late_takes_nothing_back(connection: sqlite3.Connection) -> None:
+    """An epoch may be read again after it was taken back: by buckets, or in the other replica."""
+    board, late = table_of(connection, changes=True), [row("undo", "f/1"), row("stable", None, "b", 2)]
+    board.apply([row("tentative", "f/1", "a", 1)], 4, QUERY)
+    board.apply(late, 5, QUERY)
+    board.apply([row("tentative", "f/1", "c", 3)], 6, QUERY)
+    board.apply(late, 5, QUERY)
+    assert shown(connection) == {("b", 2, 0), ("c", 3, 1)}
+    assert fold_changes(connection, "board", SHOWN) == Counter(shown(connection))
+
+
+def test_a_checkpoint_that_was_taken_back_brings_new_tentative_rows(connection: sqlite3.Connection) -> None:
+    """No batch takes back the epoch that only the batches since have read."""
+    board = table_of(connection, changes=True)
+    board.apply([row("stable", None, "z", 9), row("tentative", "f/2", "x", 1)], 7, QUERY)
+    board.apply([row("tentative", "f/2", "y", 2)], 9, QUERY)
+    board.apply([row("tentative", "f/3", "c", 3)], 5, QUERY, lambda: False)
+    assert shown(connection) == {("z", 9, 0), ("c", 3, 1)}
+    board.apply([row("undo", "f/3"), row("tentative", "f/4", "d", 4)], 6, QUERY, lambda: False)
+    assert shown(connection) == {("z", 9, 0), ("d", 4, 1)}
+    assert fold_changes(connection, "board", SHOWN) == Counter(shown(connection))
 
 
 def test_a_batch_that_spark_computes_holds_nobody_back(tmp_path: Path) -> None:
