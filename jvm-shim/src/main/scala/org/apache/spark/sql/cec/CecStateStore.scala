@@ -15,11 +15,15 @@ import org.apache.spark.sql.types.StructType
 /**
  * The common part of reading and writing stores: one column family, one value per key.
  *
- * If the thread that makes a view may outlive its task, each call holds the monitor of `turns`, and rows are copies. Else the task's end
- * could take the windows away in the middle of a call.
+ * A call by a thread that may outlive the task holds the monitor of `turns`, and rows are copies. Else the task's end could take the
+ * windows away in the middle of the call. Spark's `TRANSFORM` makes a view in the task's thread, and uses it in another one.
  */
 private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long) extends ReadStateStore {
-  protected final val mayOutliveTask: Boolean = StoreTurns.mayOutliveTask
+  /** The thread that has made the view, if the task waits for it, else null. */
+  private val awaited: Thread = if (StoreTurns.mayOutliveTask) null else Thread.currentThread
+
+  /** Whether the task may end in the middle of a call of this thread. */
+  protected final def mayOutliveTask: Boolean = Thread.currentThread ne awaited
 
   /** Fails if the store may not be read any more. */
   protected def verifyReadable(): Unit
@@ -63,7 +67,8 @@ private[cec] abstract class CecStoreView(val id: StateStoreId, state: StoreState
       verifyFamily(colFamilyName)
       open
     }
-    new StateStoreIterator(if (mayOutliveTask) turns.synchronized(turns.copy(verifyReadable(), rows)) else turns.guard(turn, rows), () => ())
+    val opened = if (mayOutliveTask) turns.synchronized(rows) else rows
+    new StateStoreIterator(turns.guard(turn, opened, mayOutliveTask, verifyReadable()), () => ())
   }
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = refuse("valuesIterator")

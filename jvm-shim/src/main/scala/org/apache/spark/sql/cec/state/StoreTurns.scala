@@ -45,33 +45,34 @@ private[cec] final class StoreTurns(id: StateStoreId) {
     s"a task reads the same batch twice at once, and store $id has its windows only once: in the function for foreachBatch, call persist() " +
       "on the DataFrame before it is used twice in one task (as df.rdd.zip(df.rdd) or cartesian do), and unpersist() at the end")
 
-  /** The rows of an iterator, for as long as its turn goes on. */
-  def guard[A](turn: Long, rows: Iterator[A]): Iterator[A] = guarded(verify(turn), rows)
-
-  /** Copies of the rows of an iterator, for a thread that the task does not wait for, for as long as `verify` passes. */
-  def copy(verify: => Unit, rows: Iterator[UnsafeRowPair]): Iterator[UnsafeRowPair] = {
-    val checked = guarded(verify, rows)
+  /**
+   * The rows of an iterator, for as long as its turn goes on.
+   *
+   * @param mayOutliveTask whether the task does not wait for the thread that asks. Such a thread gets copies
+   * @param verifyReadable fails if such a thread may not read any more
+   */
+  def guard(turn: Long, rows: Iterator[UnsafeRowPair], mayOutliveTask: => Boolean, verifyReadable: => Unit): Iterator[UnsafeRowPair] =
     new Iterator[UnsafeRowPair] {
-      override def hasNext: Boolean = StoreTurns.this.synchronized(checked.hasNext)
+      override def hasNext: Boolean = if (mayOutliveTask) take(rows.hasNext)
+      else {
+        verify(turn)
+        rows.hasNext
+      }
 
-      override def next(): UnsafeRowPair = StoreTurns.this.synchronized {
-        val row = checked.next()
+      override def next(): UnsafeRowPair = if (mayOutliveTask) take {
+        val row = rows.next()
         new UnsafeRowPair(row.key.copy(), row.value.copy())
       }
-    }
-  }
+      else {
+        verify(turn)
+        rows.next()
+      }
 
-  private def guarded[A](check: => Unit, rows: Iterator[A]): Iterator[A] = new Iterator[A] {
-    override def hasNext: Boolean = {
-      check
-      rows.hasNext
+      private def take[A](body: => A): A = StoreTurns.this.synchronized {
+        verifyReadable
+        body
+      }
     }
-
-    override def next(): A = {
-      check
-      rows.next()
-    }
-  }
 }
 
 private[cec] object StoreTurns {

@@ -199,7 +199,8 @@ class TaskLockSuite extends CecSuite {
 class StoreTurnsSuite extends CecSuite {
   import Tasks._
   import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-  import org.apache.spark.sql.execution.streaming.state.{StateStoreId, UnsafeRowPair}
+  import org.apache.spark.sql.cec.CecStoreView
+  import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId, UnsafeRowPair}
 
   private def turns() = new StoreTurns(StateStoreId("/checkpoint/state", 3L, 5))
 
@@ -226,12 +227,12 @@ class StoreTurnsSuite extends CecSuite {
   test("the rows of a turn that is over fail at once, the first and the last") {
     val store = turns()
     val turn = store.beginWrite()
-    val rows = store.guard(turn, Iterator(1, 2, 3))
-    assert(rows.hasNext && rows.next() == 1)
+    val rows = store.guard(turn, Iterator.fill(3)(new UnsafeRowPair), mayOutliveTask = false, ())
+    assert(rows.hasNext && rows.next() != null)
     store.beginRead()
     refused("Unsupported")(rows.hasNext)
     refused("Unsupported")(rows.next())
-    refused("Unsupported")(store.guard(turn, Iterator.empty[Int]).hasNext)
+    refused("Unsupported")(store.guard(turn, Iterator.empty, mayOutliveTask = false, ()).hasNext)
   }
 
   test("a thread that its task does not wait for is one with a task and another name") {
@@ -246,6 +247,36 @@ class StoreTurnsSuite extends CecSuite {
     }
   }
 
+  test("a call holds the monitor if it is made in another thread than that of the task") {
+    val store = turns()
+    @volatile var isHeld = false
+    final class View extends CecStoreView(StateStoreId("/checkpoint/state", 3L, 5), null, store, store.beginRead()) {
+      override def version: Long = 0L
+      override def abort(): Unit = ()
+      override def release(): Unit = ()
+      override protected def verifyReadable(): Unit = {
+        isHeld = Thread.holdsLock(store)
+        throw new IllegalStateException("asked")
+      }
+    }
+    def calls(view: View): Seq[Boolean] = Seq[() => Any](() => view.get(new UnsafeRow(1), StateStore.DEFAULT_COL_FAMILY_NAME), () => view.iterator())
+      .map { call =>
+        intercept[IllegalStateException](call())
+        isHeld
+      }
+    @volatile var found = Seq.empty[Boolean]
+    val ofTask = new Thread(() => within(make(1)) {
+      val view = new View
+      found = calls(view)
+      val other = new Thread(() => found ++= calls(view), "writer of TRANSFORM")
+      other.start()
+      other.join()
+    }, "Executor task launch worker for task 1.0 in stage 2.0 (TID 3)")
+    ofTask.start()
+    ofTask.join()
+    assert(found == Seq(false, false, true, true))
+  }
+
   test("such a thread gets copies, and no row after the turn") {
     val store = turns()
     val turn = store.beginWrite()
@@ -256,12 +287,16 @@ class StoreTurnsSuite extends CecSuite {
       made
     }
     val (key, value) = (row(1), row(2))
-    val rows = store.copy(store.verify(turn), Iterator.continually(new UnsafeRowPair(key, value)))
+    @volatile var mayOutliveTask = true
+    val rows = store.guard(turn, Iterator.continually(new UnsafeRowPair(key, value)), mayOutliveTask, store.verify(turn))
     val first = rows.next()
     key.setInt(0, 3)
     value.setInt(0, 4)
     assert(first.key.getInt(0) == 1 && first.value.getInt(0) == 2)
     assert(rows.hasNext && rows.next().key.getInt(0) == 3)
+    mayOutliveTask = false
+    assert(rows.next().key eq key, "the task's own thread needs no copy")
+    mayOutliveTask = true
     store.end()
     refused("Unsupported")(rows.hasNext)
     refused("Unsupported")(rows.next())
@@ -278,7 +313,8 @@ class StoreTurnsSuite extends CecSuite {
     })
     assert(ending.await(30, TimeUnit.SECONDS))
     @volatile var asked = false
-    val reader = new Running(refused("Unsupported")(store.copy({ asked = true; store.verify(turn) }, Iterator.empty).hasNext))
+    val reader = new Running(refused("Unsupported")(
+      store.guard(turn, Iterator.empty, mayOutliveTask = true, { asked = true; store.verify(turn) }).hasNext))
     reader.untilItIsBlocked()
     assert(!asked)
     goOn.countDown()
@@ -288,6 +324,7 @@ class StoreTurnsSuite extends CecSuite {
 
   test("the rows of a turn that goes on are those of the iterator") {
     val store = turns()
-    assert(store.guard(store.beginRead(), Iterator(1, 2, 3)).toSeq == Seq(1, 2, 3))
+    val rows = Seq.fill(3)(new UnsafeRowPair)
+    assert(store.guard(store.beginRead(), rows.iterator, mayOutliveTask = false, ()).toSeq == rows)
   }
 }
