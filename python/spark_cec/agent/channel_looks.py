@@ -84,7 +84,9 @@ class ChannelLooks:
             return self.gather(request, member, union)
         first, may_lack = request.first, member.is_kept or not union.notes
         if 0 < first < bounds[0] and member.begins_after is None and not request.may_lose:
-            raise NotKept(first, bounds[0] - 1)
+            if union.replicated:
+                raise NotKept(first, bounds[0] - 1)
+            first = bounds[0]  # Without replicas this is an epoch. The stream has let go what it did not need of it.
         if not first and union.replicated and not member.is_source and request.until_ms > BEGIN_MS:
             first = _find_first(log, bounds, member, request) or 0
             if not first and bounds[0] > 0 and may_lack:

@@ -33,7 +33,7 @@ class Progress:
     """How far a query is, in event time, ms since 1970; None if it is unknown.
 
     `until_ms`: the end of the newest buckets that it has read. `answered_ms`: the time up to which it has given out
-    rows. A window comes one batch later than its last bucket.
+    rows. Behind a join, or a function over a state, rows come one batch later than their last bucket.
     """
 
     until_ms: int | None = None

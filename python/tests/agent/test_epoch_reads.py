@@ -14,8 +14,8 @@ from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.log import manifest
 from spark_cec.log.home import read_log_file
 from spark_cec.log.storage import Storage
-from tests.agent.copies import BUCKET_MS, SCHEMA, Copies, Forks, make_copies, read_epoch, write_batch
-from tests.agent.support import Refused
+from tests.agent.copies import BUCKET_MS, SCHEMA, WAIT_MS, Copies, Forks, make_copies, read_epoch, write_batch
+from tests.agent.support import Agent, Refused
 
 
 class Reader:
@@ -299,3 +299,49 @@ def identify(home: Storage, batch: int) -> str:
     log = read_log_file(home)
     assert log is not None
     return f"{log.log_id[:8]}-{manifest.load(home, batch).crc:08x}"
+
+
+class OneFlow(Copies):
+    """A flow without replicas, and a stream that notes how far it is."""
+
+    @property
+    def stream(self) -> dict[str, Any]:
+        """Which stream asks, and what it reads."""
+        member = {"name": "totals", "path": self.agents["a"].checkpoint, "time": "time", "delay_ms": 0, "copies": [],
+                  "wait_ms": WAIT_MS, "is_kept": False}  # fmt: skip
+        union = {"bucket_ms": BUCKET_MS, "members": [member], "replicated": False, "notes": True}
+        return {"union": union, "own": 0, "query": "board", "source": "sources/0"}
+
+
+def test_an_epoch_that_was_let_go_in_part_is_read_again(tmp_path: Path) -> None:
+    """A backlog passes what the stream has of the epoch, which is still ahead when all of the backlog is read."""
+    (tmp_path / "a").mkdir()
+    agent = Agent(tmp_path / "a")
+    agent.begin_run()
+    flow, forks, present = OneFlow({"a": agent}, list(range(500, 60_000, 1_000))), Forks(agent), None
+    flow.plan()
+
+    def read() -> dict[str, Any] | None:
+        end = flow.plan()
+        asks = {**flow.stream, "until_ms": end["until_ms"], "present": present}
+        if end["until_ms"] != flow.at["until_ms"]:
+            flow.at = {key: end[key] for key in ("until_ms", "batch", "first", "of", "replica")}
+        found: dict[str, Any] | None = agent.ask("epoch_end", **asks)["reading"]
+        return found
+
+    flow.give_out("a", 1_000)
+    forks.begin(after=0)
+    for until_ms in range(1_000, 11_000, 1_000):
+        forks.give_out(flow.rows, until_ms)
+        present = read()
+    assert present is not None and present["until_ms"] == 10_000
+    manifest.retire(open_storage(f"{agent.checkpoint}/epochs/1/cec/log"), present["first"])
+    for until_ms in range(11_000, 31_000, 1_000):
+        forks.give_out(flow.rows, until_ms)
+    flow.max_rows = 5
+    for until_ms in range(2_000, 25_000, 1_000):
+        flow.give_out("a", until_ms)
+    for _ in range(6):
+        present = read()
+    agent.calls.close()
+    assert present is not None and (present["number"], present["after_ms"], present["until_ms"]) == (1, 24_000, 30_000)
