@@ -57,7 +57,7 @@ private[recovery] final class QuietInputs(
   /** Operators other than windows drop a row at the watermark itself. */
   private val rowMs = if (TimeColumns.areAllWindows(plan)) 0L else 1L
   private val closesInTime = nodes.nonEmpty && nodes.forall(node => watermarks.contains(node.nodeId)) &&
-    watermarks.values.flatten.forall { case (source, column) => QuietInputs.isReadByBuckets(source) && column.isDefined } &&
+    watermarks.values.flatten.forall { case (source, column) => column.isDefined && QuietInputs.bucketTimeOf(source) == column } &&
     QuietInputs.findSources(plan).subsetOf(watermarks.values.flatten.map(_._1).toSet) && QuietInputs.mayCloseInTime(plan, session)
   private val known = mutable.Map.empty[LogicalPlan, InputBoundary]
   private val movedToMs = mutable.Map.empty[UUID, Long]
@@ -149,6 +149,12 @@ private[recovery] object QuietInputs {
 
   /** How often readers of the output learn of a boundary at most, if no setting says so. */
   private val StepMs = 1000L
+
+  /** The column of whose time a source is read by buckets of stable rows; None if it is read otherwise. */
+  private def bucketTimeOf(source: LogicalPlan): Option[String] = source match {
+    case v2: StreamingRelationV2 => Some(v2.table).collect { case table: CecTable if !table.isTentative => table.bucketTime }.flatten
+    case _ => None
+  }
 
   def isReadByBuckets(source: LogicalPlan): Boolean = source match {
     case v2: StreamingRelationV2 => Some(v2.table).collect { case table: CecTable => table.isReadByBuckets }.contains(true)
