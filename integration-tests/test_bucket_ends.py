@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState
@@ -21,7 +24,9 @@ from spark_cec.admin.find_log import find_log
 from spark_cec.admin.outputs import OutputBatch, read_outputs
 from spark_cec.log.manifest import read_bucket_end
 from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.running import RunningPipeline
+from spark_cec.pipeline.start import start_pipeline
 
 SCHEMA = "time TIMESTAMP, page STRING, price DOUBLE"
 LAST_S = 54
@@ -127,6 +132,23 @@ def ends_of(batch: OutputBatch) -> tuple[int, int]:
     return min(begins), min(read_bucket_end(each.end or "") or 0 for each in batch.inputs)
 
 
+def test_duplicates_within_a_delay_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would forget a row with its bucket, and its duplicate in the next one would pass."""
+    made = Pipeline("twice", f"{tmp_path}/home")
+    (tmp_path / "web").mkdir()
+
+    @made.flow
+    def web(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(SCHEMA).json(f"{tmp_path}/web")
+
+    @made.flow(kept=True, bucket="1s", watermarks={"web": ("time", "5 seconds")})
+    def once(web: DataFrame) -> DataFrame:
+        return web.dropDuplicatesWithinWatermark(["page"])
+
+    with pytest.raises(FlowError, match="flow once reads by buckets, and has dropDuplicatesWithinWatermark"):
+        start_pipeline(made, spark)
+
+
 def test_a_window_comes_in_the_batch_of_its_last_bucket(spark: SparkSession, tmp_path: Path) -> None:
     """In three runs; the first batch of each has windows to close. A function over a state has its own time, as before.
     """
@@ -146,6 +168,12 @@ def test_a_window_comes_in_the_batch_of_its_last_bucket(spark: SparkSession, tmp
             times = each.manifest.times["time"]
             assert times.first_ms is not None and times.last_ms is not None
             assert begin_ms < times.first_ms and times.last_ms <= end_ms, f"{name}, batch {each.manifest.batch}"
+    member = {"name": "web", "path": f"{tmp_path}/home/flows/web", "time": "time", "delay_ms": 0}
+    union = json.dumps({"bucket_ms": 1000, "members": [member], "notes": False})
+    read = spark.readStream.format("cec").options(union=union, own="0").schema(SCHEMA).load(member["path"])
+    writer = read.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/noop")
+    with pytest.raises(StreamingQueryException, match="cannot run with the trigger availableNow"):
+        writer.trigger(availableNow=True).start().awaitTermination()
     until = (NOON + timedelta(seconds=LAST_S - 3)).astimezone().replace(tzinfo=None)
     fed = {name: spark.read.schema(SCHEMA).json(f"{tmp_path}/{name}") for name in ("web", "app")}
     for name, function in CLOSE.items():

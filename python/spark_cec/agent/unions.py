@@ -214,6 +214,8 @@ class UnionCalls:
 
         Raises the errors of `ChannelLooks.gather`.
         """
+        if request.absent is None and parse_union(request.union).is_held:
+            return _answer(_Stream(request), position_of(request), None, self._begin(request), self._clock())
         streams = self._streams.get(request.query)
         is_new = streams is None or streams.leader != request.leader
         if streams is None or is_new:

@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+_FORKS_AT = 0.75
+_FORKS_AHEAD_S = 3.0
+"""A flow is forked after this part of alpha * X, and so long before its end at most. A start takes about a second."""
+
 _NEAR = 2.0
 """A flow that stands still is behind by alpha * X at least. Up to so many times that, another epoch comes in time."""
 
@@ -95,8 +99,8 @@ class EpochLook:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """`prepares`: write the flow's stores, so that a fork has nothing to replay. `suspends`: stop the epoch's query.
-    `closes`: close the epoch, so that its rows do not count any more.
+    """`prepares`: write the flow's stores, so that a fork has nothing to replay. `forks`: have a fork ready that reads
+    nothing. `suspends`: stop the epoch's query. `closes`: close the epoch, so that its rows do not count any more.
 
     `opens`: open an epoch that does not wait for these channels; None: open no epoch. The set is empty if only an input
     of the flow answers tentatively. `leaves_out`: the open epoch goes on, and waits for all channels but these; None:
@@ -105,6 +109,7 @@ class Orders:
 
     state: FailureState
     prepares: bool = False
+    forks: bool = False
     suspends: bool = False
     closes: bool = False
     opens: frozenset[str] | None = None
@@ -116,7 +121,8 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     is_due = _is_held(flow.held_s, wait_s) or bool(flow.inputs)
     state = FailureState.UP_FAILURE if is_due else FailureState.STABLE
     if epoch is None and not is_due:
-        return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2))
+        forks_at_s = max(_FORKS_AT * wait_s, wait_s - _FORKS_AHEAD_S)
+        return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2), forks=_is_held(flow.held_s, forks_at_s))
     if epoch is None:
         return Orders(state, opens=_find_absent(flow, frozenset(), wait_s))
     if epoch.has_ended:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage, remove_all
@@ -35,19 +35,39 @@ from spark_cec.settings import parse_settings
 _LOG = logging.getLogger(__name__)
 
 
-def make_epoch(checkpoint: str, absent: tuple[str, ...], *, has_passed: bool, pause_ms: int = 0) -> Epoch:
-    """Forks the flow at the URL `checkpoint`, and notes the epoch: its rows count from now on.
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork of a flow, which becomes the epoch of that number. `begins_after`: the flow's last batch in its past, -1
+    for none.
+    """
+
+    number: int
+    begins_after: int
+
+
+def fork_flow(checkpoint: str) -> Fork:
+    """Forks the flow at the URL `checkpoint`. There is one fork without a note at most: a new one replaces it.
+
+    Errors: `ForkError`, and those of the storage.
+    """
+    number = max(list_numbers(open_storage(checkpoint)), default=0) + 1
+    return Fork(number, _fork(checkpoint, number))
+
+
+def note_epoch(
+    checkpoint: str, fork: Fork, absent: tuple[str, ...], *, has_passed: bool, pause_ms: int = 0
+) -> Epoch:  # fmt: skip
+    """Notes the epoch of a fork: its rows count from now on.
 
     `has_passed`: the flow has given out all that earlier epochs have. `pause_ms`: how long each row waits in it.
 
-    Errors: `ForkError`, and those of the storage. Then nobody knows whether there is a note: `close_failed_epochs`.
+    If the storage fails, nobody knows whether there is a note: `close_failed_epochs`.
     """
-    flow = open_storage(checkpoint)
-    number = max(list_numbers(flow), default=0) + 1
-    begins_after = _fork(checkpoint, number)
-    follows = _find_newest_rows(checkpoint, begins_after)
-    epoch = Epoch(number, begins_after, follows, absent, _now_ms(), has_passed=has_passed, pause_ms=pause_ms)
-    open_epoch(flow, epoch)
+    follows = _find_newest_rows(checkpoint, fork.begins_after)
+    epoch = Epoch(
+        fork.number, fork.begins_after, follows, absent, _now_ms(), has_passed=has_passed, pause_ms=pause_ms
+    )
+    open_epoch(open_storage(checkpoint), epoch)
     return epoch
 
 
@@ -106,7 +126,7 @@ def delete_epoch(checkpoint: str, number: int) -> None:
     """
     flow = open_storage(checkpoint)
     for each in sorted({number, *(known for known in list_numbers(flow) if known < number)}):
-        _remove_fork(checkpoint, each)
+        remove_fork(checkpoint, each)
     forget_epochs(flow, number)
 
 
@@ -127,7 +147,7 @@ def close_failed_epochs(checkpoint: str, after: int = 0) -> int:
             epoch = Epoch(number, -1, -1, (), 0)
         if epoch is not None and epoch.is_open:
             end_epoch(checkpoint, epoch)
-    _remove_fork(checkpoint, newest + 1)
+    remove_fork(checkpoint, newest + 1)
     return newest
 
 
@@ -140,7 +160,7 @@ def close_left_epochs(checkpoint: str) -> None:
 
 def _fork(checkpoint: str, number: int) -> int:
     """Makes the fork of this number; answers the flow's last batch in its past, -1 for none."""
-    _remove_fork(checkpoint, number)  # of a driver that was killed here
+    remove_fork(checkpoint, number)  # of a driver that was killed here
     place = epoch_checkpoint(checkpoint, number)
     query = QUERY.read(cec_directory(checkpoint))
     if query is None:  # the flow has committed nothing
@@ -151,8 +171,10 @@ def _fork(checkpoint: str, number: int) -> int:
     return fork_query(source, target, lender, relative_home(place, home))
 
 
-def _remove_fork(checkpoint: str, number: int) -> None:
-    """Removes the files of a fork, whole or in part. Its log may lie outside, and a fork in the making does not say so.
+def remove_fork(checkpoint: str, number: int) -> None:
+    """Removes the files of a fork, whole or in part. Its query must be over.
+
+    Its log may lie outside, and a fork in the making does not say so.
     """
     place = epoch_checkpoint(checkpoint, number)
     flow, fork = (QUERY.read_if_sound(cec_directory(each)) for each in (checkpoint, place))

@@ -27,13 +27,16 @@ from spark_cec.availability.union import EpochReads
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import new_id
 from spark_cec.pipeline.epoch_files import (
+    Fork,
     close_failed_epochs,
     delete_epoch,
     end_epoch,
-    make_epoch,
+    fork_flow,
+    note_epoch,
     note_pause,
     read_planned,
     read_until,
+    remove_fork,
 )
 from spark_cec.pipeline.options import Pace, Step, Within
 from spark_cec.pipeline.query_progress import (
@@ -127,6 +130,16 @@ class TentativeStatus:
     absent: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _SpareFork:
+    """A fork that has started and reads nothing yet. No note says that its rows count. `at`: the flow's progress then.
+    """
+
+    fork: Fork
+    at: Progress
+    query: StreamingQuery
+
+
 @dataclass(slots=True)
 class _ClosedEpoch:
     """An epoch whose files go at `due`, by the clock, once its query runs no more; None if it never started."""
@@ -142,9 +155,9 @@ class EpochKeeper(Worker):
     def __init__(
         self, flow: str, checkpoint: str, within: Within, find_query: Callable[[], StreamingQuery | None],
         is_over: Callable[[], bool], find_inputs: Callable[[], Inputs], start: StartFork, changed: Callable[[], None],
-        confirm: Callable[[], None] = lambda: None,
+        confirm: Callable[[], None] = lambda: None, *, forks_ahead: bool = True,
     ) -> None:  # fmt: skip
-        """`checkpoint`: the URL of the flow's.
+        """`checkpoint`: the URL of the flow's. `forks_ahead`: a fork may be started before it is needed.
 
         `find_query` answers the flow's own query while it runs, and `is_over` whether it never runs again.
         `find_inputs` answers the open epochs of the flows that it reads. This calls `changed` at each new state, and
@@ -162,6 +175,7 @@ class EpochKeeper(Worker):
         self._start_fork = start
         self._changed = changed
         self._confirm = confirm
+        self._forks_ahead = forks_ahead
         self._ending = threading.Event()
         self._progress = Progress()
         self._moved_at = time.monotonic()
@@ -174,6 +188,8 @@ class EpochKeeper(Worker):
         self._damaged = dict[int, float]()  # those whose last plan is damaged, by when that was seen first
         self._prepared_at: Progress | None = None
         self._request: str | None = None
+        self._spare: _SpareFork | None = None
+        self._forked_at: Progress | None = None
         self._closed: deque[_ClosedEpoch] = deque()
         self._has_warned = False
         self._last_batch: int | None = None
@@ -195,6 +211,7 @@ class EpochKeeper(Worker):
             self.look()
         self._prepare(False)
         for _ in range(2):
+            self._guard(self._drop_spare)
             self._guard(self._close_left)
             if self._open is not None:
                 self._guard(lambda: self._carry_out(Orders(FailureState.STABLE, closes=True)))
@@ -216,9 +233,11 @@ class EpochKeeper(Worker):
         if flow is not None:
             orders = decide(flow, epoch, self._wait_s)
             self._prepare(orders.prepares)
+            self._keep_spare(orders)
             self._carry_out(orders, flow.inputs)
             return
         self._prepare(False)
+        self._keep_spare(Orders(FailureState.STABLE))
         if self._is_over() and self._open is not None:
             self._carry_out(Orders(FailureState.STABLE, closes=True))
 
@@ -238,6 +257,45 @@ class EpochKeeper(Worker):
                 ask_flush(own, self._request)
         except Exception:
             _LOG.warning("flow %s cannot be asked to write its stores", self._flow, exc_info=True)
+
+    def _keep_spare(self, orders: Orders) -> None:
+        """Starts a fork that reads nothing until an epoch opens, once for each batch of the flow. Drops an old one.
+
+        A start of Spark takes about a second, by which the first tentative row would come later. A failure delays no
+        epoch: that one starts a fork of its own.
+        """
+        spare, is_wanted = self._spare, orders.forks or orders.opens is not None
+        try:
+            if spare is not None and not (is_wanted and self._is_current(spare)):
+                self._drop_spare()
+            if orders.forks and self._forks_ahead and self._forked_at != self._progress:
+                self._forked_at = self._progress
+                self._fork_ahead()
+        except Exception:
+            _LOG.warning("flow %s is not forked ahead", self._flow, exc_info=True)
+
+    def _fork_ahead(self) -> None:
+        self._confirm()
+        fork, pause_ms = fork_flow(self._checkpoint), self._pause_ms(frozenset(), self._within.while_away)
+        query = self._start_query(fork.number, EpochReads(frozenset(), pause_ms=pause_ms, is_held=True))
+        self._spare = _SpareFork(fork, self._progress, query)
+
+    def _is_current(self, spare: _SpareFork) -> bool:
+        return spare.at == self._progress and spare.query.isActive
+
+    def _drop_spare(self) -> None:
+        """Stops the spare fork, and removes its files. Raises the errors of Spark and of the storage."""
+        if self._spare is not None:
+            self._spare.query.stop()
+            self._confirm()
+            remove_fork(self._checkpoint, self._spare.fork.number)
+            self._spare = None
+
+    def _find_spare(self, inputs: Inputs) -> _SpareFork | None:
+        """The spare fork, if an epoch may begin with it. It reads no epoch of another flow."""
+        if inputs or self._open is not None or (self._spare is not None and not self._is_current(self._spare)):
+            self._drop_spare()
+        return self._spare
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
@@ -368,14 +426,15 @@ class EpochKeeper(Worker):
 
         That one is closed after the new note: else readers would take its rows back before others may come.
         """
-        began, before = time.monotonic(), self._open
+        began, before, spare = time.monotonic(), self._open, self._find_spare(inputs)
         if before is not None:
             self._answered = self._answered.join(before.progress)
         is_running = before is not None and not before.is_suspended
         passed = not self._damaged and has_passed(self._progress, self._answered, is_running=is_running)
         self._may_have_left = True
         pace = self._within.while_away
-        epoch = make_epoch(self._checkpoint, absent, has_passed=passed, pause_ms=self._pause_ms(inputs, pace))
+        fork, pause_ms = fork_flow(self._checkpoint) if spare is None else spare.fork, self._pause_ms(inputs, pace)
+        epoch = note_epoch(self._checkpoint, fork, absent, has_passed=passed, pause_ms=pause_ms)
         if before is not None:
             self._close(before)
             if before.query is not None:  # it has gone on meanwhile
@@ -383,12 +442,16 @@ class EpochKeeper(Worker):
                 self._unread.add(before.epoch.number)
             self._answered = self._answered.join(before.progress)
         open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
-        self._may_have_left = False
+        open_.query = None if spare is None else spare.query
+        self._may_have_left, self._spare = False, None
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
         without = f"without {' and '.join(absent)}" if absent else "because its input does so"
         _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, epoch.number, without)
-        self._start(open_)
+        if spare is None:
+            self._start(open_)
+        else:
+            leave_out(spare.query, open_.absent)
 
     def _go_on_without(self, open_: _OpenEpoch, absent: frozenset[str]) -> None:
         """Has the query of the open epoch wait for all channels but these."""
@@ -398,10 +461,11 @@ class EpochKeeper(Worker):
         open_.absent = absent  # the log has it with the standing
 
     def _start(self, open_: _OpenEpoch) -> None:
-        number = open_.epoch.number
         reads = EpochReads(open_.absent, dict(open_.inputs), self._pause_ms(open_.inputs, open_.pace))
-        place = epoch_checkpoint(self._checkpoint, number)
-        open_.query = self._start_fork(f"{self._flow} epoch {number}", place, reads)
+        open_.query = self._start_query(open_.epoch.number, reads)
+
+    def _start_query(self, number: int, reads: EpochReads) -> StreamingQuery:
+        return self._start_fork(f"{self._flow} epoch {number}", epoch_checkpoint(self._checkpoint, number), reads)
 
     def _start_again(self, open_: _OpenEpoch, pace: Pace) -> None:
         """Starts the query again, in another pace. It goes on where it was.
@@ -448,6 +512,9 @@ class EpochKeeper(Worker):
     def _close_left(self) -> None:
         """Closes what an opening that failed has left: readers would keep the rows of an earlier epoch for its sake."""
         if self._may_have_left:
+            if self._spare is not None:  # its number may have a note by now
+                self._spare.query.stop()
+                self._spare = None
             self._confirm()
             known = 0 if self._open is None else self._open.epoch.number
             # The notes decide, and not what was closed now: this may be the second attempt.

@@ -31,7 +31,7 @@ from spark_cec.pipeline.replica_checks import (
 from spark_cec.pipeline.replicas import Replica, find_interval_ms
 from spark_cec.pipeline.runs import RETAINED, RETAINED_KEY, ProtocolRuns
 from spark_cec.pipeline.sink_formats import refuse_final_sink
-from spark_cec.pipeline.watermarks import refuse_common_watermarks
+from spark_cec.pipeline.watermarks import refuse_common_watermarks, refuse_lost_delay
 from spark_cec.session import MANAGER, MANAGER_KEY
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY
 
@@ -139,6 +139,10 @@ class Flows:
             writer = writer.trigger(**dict(flow.trigger))
         return writer.start()
 
+    def has_trigger(self, name: str) -> bool:
+        """Whether a flow's batches begin at times that its user has chosen."""
+        return self._declared[name].trigger is not None
+
     def start_epoch(self, name: str, query_name: str, checkpoint: str, reads: EpochReads) -> StreamingQuery:
         """Starts a fork of a flow, which reads its inputs so. Raises the errors of Spark.
 
@@ -231,6 +235,8 @@ class Flows:
             refuse_final_sink(name, made)
         if flow.channels:
             refuse_common_watermarks(flow, made if isinstance(made, DataFrame) else made._df)
+        if flow.bucket_ms is not None:
+            refuse_lost_delay(flow, made if isinstance(made, DataFrame) else made._df)
         return made
 
     def _make_session(self, flow: Flow, *, is_epoch: bool = False) -> SparkSession:
@@ -322,6 +328,7 @@ class Flows:
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
             most_lag_ms=most_lag_ms, silence_ms=None if by.within is None else by.within.wait_ms // 2,
             pause_of_empty_ms=find_pause_ms(self._graph, self._declared, by.node.name),
+            is_held=epoch is not None and epoch.is_held,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

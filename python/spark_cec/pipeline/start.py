@@ -119,7 +119,7 @@ def _assemble(
             epochs[name] = EpochKeeper(
                 name, home.flow(name), within, supervisors[name].running_query, partial(_is_over, supervisors[name]),
                 partial(_find_epochs, graph.nodes[name].inputs, epochs), partial(flows.start_epoch, name), news.set,
-                home.confirm,
+                home.confirm, forks_ahead=not flows.has_trigger(name),
             )  # fmt: skip
     sinks = {name: each for name, each in supervisors.items() if graph.nodes[name].is_sink}
     standby = None

@@ -32,6 +32,18 @@ def refuse_common_watermarks(flow: Flow, made: DataFrame) -> None:
         )
 
 
+def refuse_lost_delay(flow: Flow, made: DataFrame) -> None:
+    """Raises `FlowError` if a flow by buckets drops duplicates within the watermark's delay.
+
+    Its watermark has no delay: the buckets wait for that long. So Spark would forget a row with its bucket.
+    """
+    if any(_name(each) == "DeduplicateWithinWatermark" for each in _nodes(made._jdf.queryExecution().analyzed())):
+        raise FlowError(
+            f"flow {flow.node.name} reads by buckets, and has dropDuplicatesWithinWatermark, which would find no "
+            "duplicate in a later bucket: use dropDuplicates with the time among its columns, or read without buckets"
+        )
+
+
 def _nodes(plan: Any) -> Iterator[Any]:
     """A node of Spark's plan, and all nodes below it."""
     left = [plan]

@@ -622,6 +622,22 @@ def test_a_query_that_runs_is_said_for_which_channels_it_must_not_wait(union: Un
     assert union.plan(absent=["web"])["app"]["until_ms"] == 4_000
 
 
+def test_a_query_that_is_held_plans_nothing_before_it_hears_for_whom_it_need_not_wait(union: Union) -> None:
+    """A fork that was started ahead."""
+    members = [{"name": name, "path": agent.checkpoint, "time": "time", "delay_ms": 1_000}
+               for name, agent in union.agents.items()]  # fmt: skip
+    held = {"union": {"bucket_ms": 1_000, "members": members, "is_held": True}}
+    union.write("app", 1_500, 3_500)
+    union.write("web", 2_500)
+    for _ in range(3):
+        ends = union.plan(**held)
+        assert [end["until_ms"] for end in ends.values()] == [1, 1] and not ends["app"]["waits_for"]
+    union.plan(absent=["web"], **held)
+    ends = union.plan(absent=["web"], **held)
+    assert [end["until_ms"] for end in ends.values()] == [2_000, 2_000]
+    assert union.read(ends) == {"app": [0], "web": []}
+
+
 def test_a_channel_that_is_back_is_named(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has gone on, and is near. One that is always a little behind must be waited for, or its rows would be late."""
     epoch = {"bucket_ms": 1_000, "absent": ["web"], "most_lag_ms": 3_000, "members": [

@@ -24,7 +24,17 @@ UP_FAILURE, STABLE, STABILIZATION = FailureState.UP_FAILURE, FailureState.STABLE
 
 @pytest.mark.parametrize("held_s", [0.0, X_S - 0.1])
 def test_a_flow_that_waits_for_less_than_its_bound_is_left_alone(held_s: float) -> None:
-    assert decide(replace(WAITING, held_s={"app": held_s}), None, X_S) == Orders(STABLE, prepares=held_s > X_S / 2)
+    expected = Orders(STABLE, prepares=held_s > X_S / 2, forks=held_s > X_S * 0.75)
+    assert decide(replace(WAITING, held_s={"app": held_s}), None, X_S) == expected
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "held_s", "forks"), [(4, 2.9, False), (4, 3, True), (60, 56.9, False), (60, 57, True)]
+)
+def test_a_fork_is_ready_a_little_before_it_is_needed(wait_s: float, held_s: float, forks: bool) -> None:
+    """A fork asks its agent a hundred times a second. So it must not be there long before."""
+    assert decide(replace(WAITING, held_s={"app": held_s}), None, wait_s).forks is forks
+    assert not decide(replace(WAITING, held_s={"app": held_s}), EPOCH, wait_s).forks
 
 
 def test_a_flow_that_has_waited_for_long_answers_without_the_input() -> None:

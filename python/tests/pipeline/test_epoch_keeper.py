@@ -32,6 +32,7 @@ class Flow:
         self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
         self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
         self.pauses: list[int] = []
+        self.held: list[bool] = []
         self.fails = self.over = self.fenced = False
         self.checkpoint = str(root / "flow")
         self.storage = open_storage(self.checkpoint)
@@ -46,6 +47,7 @@ class Flow:
 
     def start(self, name: str, checkpoint: str, reads: EpochReads) -> Any:
         self.pauses.append(reads.pause_ms)
+        self.held.append(reads.is_held)
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
         if self.fails:
             raise RuntimeError("no session")
@@ -57,8 +59,8 @@ class Flow:
         if self.fenced:
             raise Fenced("another driver runs the pipeline")
 
-    def waits_for(self, *channels: str) -> None:
-        self.own.wait = Wait(dict.fromkeys(channels, 1.5))
+    def waits_for(self, *channels: str, held_s: float = 1.5) -> None:
+        self.own.wait = Wait(dict.fromkeys(channels, held_s))
 
     @property
     def newest(self) -> Epoch:
@@ -119,6 +121,98 @@ def test_an_epoch_from_its_begin_to_the_end_of_its_files(clock: list[float], tmp
     flow.waits_for("app")
     flow.keeper.look()
     assert flow.newest.number == 2 and list_numbers(flow.storage) == [1, 2]
+
+
+def test_a_fork_waits_for_its_epoch(clock: list[float], tmp_path: Path) -> None:
+    """It reads nothing, and no note says that its rows count, before rows have waited for long enough."""
+    flow = Flow(tmp_path)
+    flow.waits_for("app", held_s=0.7)
+    flow.keeper.look()
+    assert not flow.started
+    flow.waits_for("app", held_s=0.8)
+    for _ in range(3):
+        flow.keeper.look()
+    assert [how for _, how in flow.started] == [("totals epoch 1", "1", (), {})] and flow.held == [True]
+    assert not list_numbers(flow.storage) and flow.standing.epoch is None and not flow.query.left_out
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert len(flow.started) == 1 and flow.query.left_out == [{"app"}] and flow.query.isActive
+    assert flow.newest.is_open and flow.newest.absent == ("app",) and flow.standing.absent == ("app",)
+    flow.query.until_ms = 20_000
+    flow.waits_for()
+    flow.own.until_ms = 20_000
+    flow.keeper.look()
+    flow.keeper.look()
+    assert not flow.newest.is_open and not flow.query.isActive
+
+
+@pytest.mark.parametrize("why", ["it is back", "the flow has gone on", "the flow is over", "the keeper ends"])
+def test_a_fork_that_is_not_needed_goes(why: str, clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app", held_s=0.8)
+    flow.keeper.look()
+    fork = flow.query
+    if why == "the keeper ends":
+        flow.keeper.end()
+        flow.keeper.run()
+    else:
+        flow.over = why == "the flow is over"
+        if why == "it is back":
+            flow.waits_for()
+        if why == "the flow has gone on":
+            flow.own.until_ms = 11_000
+        flow.keeper.look()
+    assert not fork.isActive and not list_numbers(flow.storage)
+    assert len(flow.started) == (2 if why == "the flow has gone on" else 1), "a new one begins after the newest batch"
+    assert (Path(flow.checkpoint) / "epochs/1").exists() == (why == "the flow has gone on")
+
+
+def test_a_fork_whose_epoch_cannot_be_noted_is_stopped(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage may have the note. The next epoch has a fork of its own."""
+    flow, note, fails = Flow(tmp_path), epoch_files.note_epoch, [True]
+
+    def note_once(*at: Any, **how: Any) -> Epoch:
+        found = note(*at, **how)
+        if fails.pop():
+            raise OSError("503 Slow Down")
+        return found
+
+    monkeypatch.setattr(epoch_keeper, "note_epoch", note_once)
+    flow.waits_for("app", held_s=0.8)
+    flow.keeper.look()
+    fork = flow.query
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.is_open and flow.standing.epoch is None and not fork.left_out
+    clock[0] += epoch_keeper.RETRY_S
+    fails.append(False)
+    flow.keeper.look()
+    assert not fork.isActive and flow.held == [True, False]
+    assert flow.newest.number == 2 and flow.newest.is_open and flow.standing.epoch == 2
+
+
+def test_a_flow_whose_input_answers_tentatively_needs_another_fork(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.waits_for("app", held_s=0.8)
+    flow.keeper.look()
+    fork, flow.inputs = flow.query, frozenset({("app", 3)})
+    flow.keeper.look()
+    assert not fork.isActive and flow.held == [True, False] and flow.started[-1][1][3] == {"app": 3}
+
+
+def test_a_fork_that_fails_ahead_delays_nothing(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.fails = True
+    flow.waits_for("app", held_s=0.8)
+    for _ in range(3):
+        flow.keeper.look()
+    assert flow.held == [True], "once for each batch of the flow"
+    flow.fails = False
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.is_open and flow.held == [True, False]
 
 
 def test_batches_that_leave_no_time_for_an_answer_are_named(

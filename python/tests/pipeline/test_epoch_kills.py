@@ -417,19 +417,19 @@ def test_rows_of_an_epoch_stay_while_the_next_one_is_made(
     made: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if that fails. A fork on an object store takes seconds, and a reader looks ten times a second."""
-    world, make, seen, fails = made(0), epoch_files.make_epoch, list[int](), [True, False]
+    world, make, seen, fails = made(0), epoch_files.fork_flow, list[int](), [True, False]
 
-    def slow(checkpoint: str, absent: tuple[str, ...], **how: Any) -> Any:
+    def slow(checkpoint: str) -> Any:
         world.sink.step()
         seen.append(world.sink.tentative)
         if fails.pop(0):
             raise OSError("503 Slow Down")
-        return make(checkpoint, absent, **how)
+        return make(checkpoint)
 
     world.lose_input()
     world.fork_step()
     world.sink.step()
-    monkeypatch.setattr(epoch_keeper, "make_epoch", slow)
+    monkeypatch.setattr(epoch_keeper, "fork_flow", slow)
     world.inputs = frozenset({("short", 1)})
     world.look()
     assert seen == [2] and world.keeper.standing.epoch == 1 and world.forks[-1].isActive

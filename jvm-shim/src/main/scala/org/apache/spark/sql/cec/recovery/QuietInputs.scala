@@ -109,8 +109,8 @@ private[recovery] final class QuietInputs(
   private def moveToPlan(): Unit = {
     val ends = for (node <- nodes; (source, column) <- watermarks(node.nodeId).toSeq) yield
       known.get(source).flatMap(_.planned.get(column.get)).map(_ - EventTimeWatermark.getDelayMs(node.delay) - rowMs)
-    if (ends.forall(_.isDefined)) findExecution.foreach { execution =>
-      val (tracker, untilMs) = (QuietInputs.trackerOf(execution), ends.flatten.min)
+    if (ends.forall(_.isDefined)) for (execution <- findExecution; tracker <- Option(QuietInputs.trackerOf(execution))) {
+      val untilMs = ends.flatten.min
       if (untilMs > tracker.currentWatermark) {
         Option(execution.lastExecution).foreach(forgetPlanned)
         tracker.setWatermark(untilMs)
@@ -173,7 +173,7 @@ private[recovery] object QuietInputs {
   /**
    * Whether windows may be closed in the batch that has their last rows. That is known of operators that take in all rows of
    * a batch before they look at the watermark. A function over a state sees the watermark while it has rows. Of joins only
-   * outer ones would gain by it, and Spark's rule for the rows that a join need not keep has changed between releases.
+   * outer ones would gain by it, and Spark's rule for the rows that a join need not keep has changed between releases. A deduplication within the watermark would forget its rows earlier.
    *
    * Spark must tell the watermark for late rows from that for closing, too, as it does unless an old setting forbids it.
    */
@@ -181,7 +181,7 @@ private[recovery] object QuietInputs {
     plan.collect { case node => StatefulOperators.kind(node) }.flatten.forall(ClosedByBatch) &&
       session.sessionState.conf.getConf(SQLConf.STATEFUL_OPERATOR_ALLOW_MULTIPLE)
 
-  private val ClosedByBatch = Set("aggregation", "deduplication", "deduplication within watermark", "distinct")
+  private val ClosedByBatch = Set("aggregation", "deduplication", "distinct")
 
   private def findTimes(watermark: EventTimeWatermark): Set[(LogicalPlan, Option[String])] = {
     val time = TimeColumns.sourceColumn(watermark.child, watermark.eventTime)

@@ -68,7 +68,7 @@ private[source] object BucketOffset {
  * @param place Spark's metadata path for this source
  */
 private[source] final class BucketStream(view: OutputView, buckets: Buckets, schema: StructType, retained: Int, place: String)
-    extends MicroBatchStream with SupportsAdmissionControl with BoundedChannel {
+    extends MicroBatchStream with SupportsTriggerAvailableNow with BoundedChannel {
   val query: String = new Path(place).getParent.toString
   private val id = UUID.randomUUID().toString
   private lazy val leader = BucketLeaders.of(query, id)
@@ -102,6 +102,10 @@ private[source] final class BucketStream(view: OutputView, buckets: Buckets, sch
   override def getDefaultReadLimit: ReadLimit = ReadLimit.allAvailable()
 
   override def latestOffset(): Offset = throw new IllegalStateException("Spark asks this stream with a limit")
+
+  /** Refuses the trigger. Without this, Spark would take the answer to its first question for all that is available. */
+  override def prepareForTriggerAvailableNow(): Unit = throw new IllegalArgumentException(
+    "a stream by buckets reads on as its inputs go on, and cannot run with the trigger availableNow: use processingTime")
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[BucketOffset]

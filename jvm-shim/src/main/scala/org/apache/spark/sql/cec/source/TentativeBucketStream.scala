@@ -49,7 +49,7 @@ private[source] object TentativeBucketOffset {
  * @param place Spark's metadata path for this source
  */
 private final class TentativeBucketStream(view: OutputView, buckets: Buckets, schema: StructType, retained: Int, place: String)
-    extends MicroBatchStream with SupportsAdmissionControl with BoundedChannel {
+    extends MicroBatchStream with SupportsTriggerAvailableNow with BoundedChannel {
   private val stored = TentativeColumns.without(schema)
   private val stable = new BucketStream(view, buckets, stored, retained, place)
 
@@ -60,6 +60,8 @@ private final class TentativeBucketStream(view: OutputView, buckets: Buckets, sc
   override def getDefaultReadLimit: ReadLimit = stable.getDefaultReadLimit
 
   override def latestOffset(): Offset = stable.latestOffset()
+
+  override def prepareForTriggerAvailableNow(): Unit = stable.prepareForTriggerAvailableNow()
 
   override def latestOffset(start: Offset, limit: ReadLimit): Offset = {
     val from = start.asInstanceOf[TentativeBucketOffset]
