@@ -37,12 +37,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork of a flow, which becomes the epoch of that number. `begins_after`: the flow's last batch in its past, -1
-    for none.
+    """A fork of a flow, which becomes the epoch of that number.
+
+    `begins_after`: the flow's last batch in its past, -1 for none. `follows`: the last one with rows.
     """
 
     number: int
     begins_after: int
+    follows: int
 
 
 def fork_flow(checkpoint: str) -> Fork:
@@ -51,7 +53,8 @@ def fork_flow(checkpoint: str) -> Fork:
     Errors: `ForkError`, and those of the storage.
     """
     number = max(list_numbers(open_storage(checkpoint)), default=0) + 1
-    return Fork(number, _fork(checkpoint, number))
+    begins_after = _fork(checkpoint, number)
+    return Fork(number, begins_after, _find_newest_rows(checkpoint, begins_after))
 
 
 def note_epoch(
@@ -63,9 +66,8 @@ def note_epoch(
 
     If the storage fails, nobody knows whether there is a note: `close_failed_epochs`.
     """
-    follows = _find_newest_rows(checkpoint, fork.begins_after)
     epoch = Epoch(
-        fork.number, fork.begins_after, follows, absent, _now_ms(), has_passed=has_passed, pause_ms=pause_ms
+        fork.number, fork.begins_after, fork.follows, absent, _now_ms(), has_passed=has_passed, pause_ms=pause_ms
     )
     open_epoch(open_storage(checkpoint), epoch)
     return epoch

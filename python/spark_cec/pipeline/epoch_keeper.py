@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.2
+LOOK_SOON_S = 0.05
+"""How often a keeper looks while a fork waits for the end of alpha * X."""
 
 KEPT_S = 30.0
 """The files of a closed epoch stay for this time, because a reader may be about to read them."""
@@ -207,7 +209,7 @@ class EpochKeeper(Worker):
 
     def run(self) -> None:
         """Looks until `end`."""
-        while not self._ending.wait(LOOK_EVERY_S):
+        while not self._ending.wait(LOOK_EVERY_S if self._spare is None else LOOK_SOON_S):
             self.look()
         self._prepare(False)
         for _ in range(2):
@@ -442,7 +444,9 @@ class EpochKeeper(Worker):
                 self._unread.add(before.epoch.number)
             self._answered = self._answered.join(before.progress)
         open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
-        open_.query = None if spare is None else spare.query
+        if spare is not None:
+            open_.query = spare.query
+            leave_out(spare.query, open_.absent)
         self._may_have_left, self._spare = False, None
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))
@@ -450,8 +454,6 @@ class EpochKeeper(Worker):
         _LOG.warning("flow %s answers tentatively, in epoch %d, %s", self._flow, epoch.number, without)
         if spare is None:
             self._start(open_)
-        else:
-            leave_out(spare.query, open_.absent)
 
     def _go_on_without(self, open_: _OpenEpoch, absent: frozenset[str]) -> None:
         """Has the query of the open epoch wait for all channels but these."""
