@@ -53,6 +53,8 @@ class Keeper:
         self._read = read
         self._progress = self._answered = Progress()
         self._moved_ms = 0.0
+        self._forked_at: Progress | None = None
+        self._has_spare = False
 
     @property
     def open(self) -> Epoch | None:
@@ -66,7 +68,8 @@ class Keeper:
     def _look(self) -> None:
         flow, open_ = self._look_at_flow(), self.open
         orders = decide(flow, None if open_ is None else self._look_at_epoch(open_), self._setup.within.wait_ms / 1000)
-        starts = self._carry_out(orders, open_, flow.inputs)
+        starts = self._keep_spare(orders)
+        starts = self._carry_out(orders, open_, flow.inputs) or starts
         # The start of a query is the keeper's own work, so it does not look meanwhile.
         self._clock.after(self._setup.costs.look_ms + (self._setup.costs.fork_ms if starts else 0.0), self._look)
 
@@ -85,6 +88,14 @@ class Keeper:
             open_.inputs, pause_s,
         )  # fmt: skip
 
+    def _keep_spare(self, orders: Orders) -> bool:
+        """Starts a fork that reads nothing yet, or drops it; answers whether it starts one."""
+        self._has_spare &= (orders.forks or orders.opens is not None) and self._forked_at == self._progress
+        if not orders.forks or self._forked_at == self._progress:
+            return False
+        self._forked_at, self._has_spare = self._progress, True
+        return True
+
     def _carry_out(self, orders: Orders, open_: Epoch | None, inputs: Inputs) -> bool:
         """Answers whether it starts a query."""
         starts = False
@@ -102,10 +113,12 @@ class Keeper:
             open_.absent = open_.query.absent = orders.leaves_out
         if orders.opens is None:
             return starts
-        self._open(orders.opens, inputs, open_)
-        return True
+        is_ready = self._has_spare and not inputs and open_ is None
+        self._open(orders.opens, inputs, open_, 0.0 if is_ready else self._setup.costs.fork_ms)
+        self._has_spare = False
+        return not is_ready
 
-    def _open(self, absent: frozenset[str], inputs: Inputs, replaced: Epoch | None) -> None:
+    def _open(self, absent: frozenset[str], inputs: Inputs, replaced: Epoch | None, starts_in_ms: float) -> None:
         channels = dict(self._channels)
         for name, number in inputs:
             channels[name] = self._read[name].epochs[number - 1].query.out
@@ -120,7 +133,7 @@ class Keeper:
         is_running = replaced is not None and not replaced.is_suspended
         passed = has_passed(self.flow.progress, self._answered, is_running=is_running)
         self.epochs.append(Epoch(number, begins_after, absent, query, begun, inputs, pace, passed))
-        query.start(self._setup.costs.fork_ms)
+        query.start(starts_in_ms)
         self.changes.send()
 
     def _close(self, open_: Epoch) -> None:

@@ -28,19 +28,18 @@ from spark_cec_lab.simulation.availability.setup import Setup
 class State:
     """What a fork takes over: positions in the channels, open windows with their rows, and how far the query is.
 
-    `until_ms`: the end of its newest batch. `closed_ms`: up to where it has given windows out.
+    `until_ms`: the end of its newest batch, up to where it has given windows out.
     """
 
     positions: Mapping[str, Position]
     windows: Mapping[int, int] = field(default_factory=dict)
     until_ms: int = 0
-    closed_ms: int = 0
 
 
 class Query:
     """Plans batches as the agent does, and runs them one after the other.
 
-    As on Spark a window comes one batch after its last bucket. `absent`: the channels for which it does not wait.
+    A window comes in the batch of its last bucket. `absent`: the channels for which it does not wait.
     `pause_ms`: how long each row waits in it. `held`: the waits of its flow.
     """
 
@@ -91,28 +90,26 @@ class Query:
         before, costs, window_ms = self.state, self._setup.costs, self._setup.window_ms
         channels = {name: each.facts(before.positions[name]) for name, each in self._channels.items()}
         end_ms = self._plan(channels)
-        if end_ms is None and before.closed_ms >= before.until_ms:
+        if end_ms is None:
             self._wait(run)
             return
-        moved, until_ms, rows = before.positions, before.until_ms, list[Rows]()
-        if end_ms is not None:
-            until_ms = end_ms
-            moved = {name: advance(each, end_ms) for name, each in channels.items()}
-            for name, each in self._channels.items():
-                rows += each.between(before.positions[name], moved[name])
+        moved = {name: advance(each, end_ms) for name, each in channels.items()}
+        rows = list[Rows]()
+        for name, each in self._channels.items():
+            rows += each.between(before.positions[name], moved[name])
         found = _count(before, rows, window_ms)
         takes_ms = costs.flow_ms + sum(each.rows for each in rows) * costs.row_us / 1000
 
         def give_out() -> None:
             if run == self._run:
-                closed = sorted(start for start in found if start + window_ms <= before.until_ms)
+                closed = sorted(start for start in found if start + window_ms <= end_ms)
                 self.out.publish([Rows(each, self._setup.keys, found[each]) for each in closed], self._clock.now)
                 left = {start: rows for start, rows in found.items() if start not in closed}
-                self.state = State(moved, left, until_ms, before.until_ms)
+                self.state = State(moved, left, end_ms)
 
         def end() -> None:
             if run == self._run:
-                self.progress = Progress(until_ms, before.until_ms)
+                self.progress = Progress(end_ms, end_ms)
                 self._trigger(run)
 
         self._clock.after(takes_ms * costs.share, give_out)

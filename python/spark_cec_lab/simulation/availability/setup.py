@@ -12,7 +12,7 @@ class Costs:
     """What each step takes. `source_ms`, `flow_ms`, `sink_ms`: a batch without rows of an input, a flow and the sink.
 
     `row_us`: a row more in a batch of a flow, in microseconds. `share`: the part of a batch after which its output is
-    there. `fork_ms`: from the decision to open an epoch until its first batch begins. `look_ms`, `poll_ms`: between two
+    there. `fork_ms`: from the start of a fork until its first batch may begin. `look_ms`, `poll_ms`: between two
     looks of the keeper of epochs, and of a query that has no input.
     """
 

@@ -38,9 +38,9 @@ def run(made: Setup, seed: int = 0) -> Outcome:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_first_tentative_rows_come_as_can_be_reckoned(seed: int) -> None:
-    """Rows wait from the first file after the cut on. Then come a look, the fork, two batches of it, and the sink."""
+    """Rows wait from the first file after the cut on. Then come a look, a batch of the fork, and the sink."""
     found = run(setup(10_000), seed)
-    least = COSTS.source_ms + WAIT_MS + COSTS.fork_ms + 2 * COSTS.flow_ms + COSTS.sink_ms
+    least = COSTS.source_ms + WAIT_MS + COSTS.flow_ms + COSTS.sink_ms
     most = least + 100 + COSTS.source_ms + COSTS.look_ms + COSTS.sink_ms  # the file; each may have to wait for one more
     assert found.first_tentative_ms is not None and least <= found.first_tentative_ms <= most
     assert found.delay_new_ms == found.first_tentative_ms, "the oldest window ends at the cut, and comes then"
@@ -49,9 +49,9 @@ def test_the_first_tentative_rows_come_as_can_be_reckoned(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_window_usually_comes_as_can_be_reckoned(seed: int) -> None:
-    """The first file after its end, the input, two batches, and the sink; each may wait for a batch that runs."""
+    """The first file after its end, the input, a batch, and the sink; each may wait for a batch that runs."""
     usual_ms = run(setup(1_000), seed).usual_ms
-    assert COSTS.source_ms + 2 * COSTS.flow_ms + COSTS.sink_ms <= usual_ms <= 100 + 3 * COSTS.flow_ms + 40
+    assert COSTS.source_ms + COSTS.flow_ms + COSTS.sink_ms <= usual_ms <= 100 + 2 * COSTS.flow_ms + 40
 
 
 @pytest.mark.parametrize("pace", [Pace.PROCESS, Pace.DELAY])
