@@ -37,13 +37,13 @@ class Batch:
 class BatchLog:
     """Looks at all queries ten times a second, in a thread of its own, and keeps their batches.
 
-    A pipeline has a session for each query, so no listener of one session hears of all. `forked_at`: when the directory
-    of an epoch, by its number, was there below `epochs`, s since 1970.
+    A pipeline has a session for each query, so no listener of one session hears of all. `opened_at`: when the note of
+    an epoch, by its number, was there in `epochs`, s since 1970.
     """
 
     def __init__(self, spark: SparkSession, epochs: Path) -> None:
         self.batches = list[Batch]()
-        self.forked_at = dict[int, float]()
+        self.opened_at = dict[int, float]()
         self._epochs = epochs
         self._queries = spark._jsparkSession.sharedState().activeStreamingQueries()
         self._told = dict[str, str]()
@@ -61,9 +61,8 @@ class BatchLog:
 
     def _watch(self) -> None:
         while not self._ending.wait(_LOOK_S):
-            for each in self._epochs.glob("[0-9]*"):
-                if each.name.isdigit():
-                    self.forked_at.setdefault(int(each.name), time.time())
+            for each in self._epochs.glob("[0-9]*.json"):
+                self.opened_at.setdefault(int(each.stem), time.time())
             for query in list(self._queries.values()):
                 progress = query.lastProgress()
                 if progress is None:
@@ -88,13 +87,13 @@ def read_batch(progress: dict[str, Any]) -> list[Batch]:
 
 def find_costs(
     batches: Sequence[Batch], sources: Collection[str], flows: Collection[str], sink: str, cut_at: float,
-    forked_at: Mapping[int, float],
+    opened_at: Mapping[int, float],
 ) -> dict[str, float | None]:  # fmt: skip
     """Medians of a batch of an input, of a flow and of the sink, in s, and of the share; names are of queries.
 
-    `forked_at`: when the first flow was forked, by the number of the epoch.
+    `opened_at`: when an epoch of the first flow was opened, by its number.
     `row_us`: what a row more costs, by the largest batch of the first flow after `cut_at`. `catch_up_rows`,
-    `catch_up_s`: that batch. `fork_s`: from the fork until the first batch of the epoch begins; None without one.
+    `catch_up_s`: that batch. `fork_s`: from the note of the epoch until its first batch begins; None without one.
     """
     warm = [each for each in batches if each.at >= cut_at - _USUAL_S]
     own = [each for each in warm if each.query in flows]
@@ -103,8 +102,8 @@ def find_costs(
     first = next(iter(flows))
     largest = max((each for each in own if each.query == first and each.at > cut_at), key=lambda each: each.rows)
     row_s = (largest.seconds - flow_s) / max(largest.rows - usual_rows, 1)
-    forks = {number: at for number, at in forked_at.items() if at >= cut_at}
-    begun = [(each.at, number) for each in warm for number in forks if each.query == f"{first} epoch {number}"]
+    opened = {number: at for number, at in opened_at.items() if at >= cut_at}
+    begun = [(each.at, number) for each in warm for number in opened if each.query == f"{first} epoch {number}"]
     found = {
         "source_s": statistics.median(each.seconds for each in warm if each.query in sources),
         "flow_s": flow_s,
@@ -113,6 +112,6 @@ def find_costs(
         "row_us": max(row_s, 0.0) * 1e6,
         "catch_up_rows": float(largest.rows),
         "catch_up_s": largest.seconds,
-        "fork_s": min(begun)[0] - forks[min(begun)[1]] if begun else None,
+        "fork_s": max(min(begun)[0] - opened[min(begun)[1]], 0.0) if begun else None,
     }
     return {name: None if each is None else round(each, 3) for name, each in found.items()}

@@ -240,7 +240,7 @@ def run(spec: OutageSpec, spark: SparkSession) -> None:
     _tell(
         done=True, **_delays(board, windows, cut_at), tentative=board.tentative, corrected_s=corrected_s,
         first_tentative_s=_since(board.first_tentative_at, cut_at + outage.wait_s),
-        costs=find_costs(log.batches, INPUTS, flows, _NO_NAME, cut_at, log.forked_at),
+        costs=find_costs(log.batches, INPUTS, flows, _NO_NAME, cut_at, log.opened_at),
         stable=len(windows), wrong=wrong + len(unknown), processors=processors.found,
     )  # fmt: skip
 
