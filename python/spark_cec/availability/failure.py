@@ -122,7 +122,10 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     state = FailureState.UP_FAILURE if is_due else FailureState.STABLE
     if epoch is None and not is_due:
         forks_at_s = max(_FORKS_AT * wait_s, wait_s - _FORKS_AHEAD_S)
-        return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2), forks=_is_held(flow.held_s, forks_at_s))
+        # Of a flow whose input is slow, and comes, each batch makes a fork old.
+        stands_still = flow.still_s >= forks_at_s / 2
+        forks = stands_still and _is_held(flow.held_s, forks_at_s)
+        return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2), forks=forks)
     if epoch is None:
         return Orders(state, opens=_find_absent(flow, frozenset(), wait_s))
     if epoch.has_ended:

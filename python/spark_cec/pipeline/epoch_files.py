@@ -48,7 +48,7 @@ class Fork:
 
 
 def fork_flow(checkpoint: str) -> Fork:
-    """Forks the flow at the URL `checkpoint`. There is one fork without a note at most: a new one replaces it.
+    """Forks the flow at the URL `checkpoint`. A fork without a note goes: a driver was killed that made it.
 
     Errors: `ForkError`, and those of the storage.
     """
@@ -71,6 +71,12 @@ def note_epoch(
     )
     open_epoch(open_storage(checkpoint), epoch)
     return epoch
+
+
+def note_needless(checkpoint: str, fork: Fork) -> None:
+    """Notes a fork as an epoch that is closed, without rows, so that no other one gets its number. May be repeated."""
+    epoch = Epoch(fork.number, fork.begins_after, fork.follows, (), _now_ms(), closed_after=fork.follows)
+    change_epoch(open_storage(checkpoint), epoch)
 
 
 def note_pause(checkpoint: str, epoch: Epoch, pause_ms: int) -> Epoch:
@@ -128,7 +134,7 @@ def delete_epoch(checkpoint: str, number: int) -> None:
     """
     flow = open_storage(checkpoint)
     for each in sorted({number, *(known for known in list_numbers(flow) if known < number)}):
-        remove_fork(checkpoint, each)
+        _remove_fork(checkpoint, each)
     forget_epochs(flow, number)
 
 
@@ -149,7 +155,7 @@ def close_failed_epochs(checkpoint: str, after: int = 0) -> int:
             epoch = Epoch(number, -1, -1, (), 0)
         if epoch is not None and epoch.is_open:
             end_epoch(checkpoint, epoch)
-    remove_fork(checkpoint, newest + 1)
+    _remove_fork(checkpoint, newest + 1)
     return newest
 
 
@@ -162,7 +168,7 @@ def close_left_epochs(checkpoint: str) -> None:
 
 def _fork(checkpoint: str, number: int) -> int:
     """Makes the fork of this number; answers the flow's last batch in its past, -1 for none."""
-    remove_fork(checkpoint, number)  # of a driver that was killed here
+    _remove_fork(checkpoint, number)  # of a driver that was killed here
     place = epoch_checkpoint(checkpoint, number)
     query = QUERY.read(cec_directory(checkpoint))
     if query is None:  # the flow has committed nothing
@@ -173,10 +179,8 @@ def _fork(checkpoint: str, number: int) -> int:
     return fork_query(source, target, lender, relative_home(place, home))
 
 
-def remove_fork(checkpoint: str, number: int) -> None:
-    """Removes the files of a fork, whole or in part. Its query must be over.
-
-    Its log may lie outside, and a fork in the making does not say so.
+def _remove_fork(checkpoint: str, number: int) -> None:
+    """Removes the files of a fork, whole or in part. Its log may lie outside, and a fork in the making does not say so.
     """
     place = epoch_checkpoint(checkpoint, number)
     flow, fork = (QUERY.read_if_sound(cec_directory(each)) for each in (checkpoint, place))

@@ -33,10 +33,10 @@ from spark_cec.pipeline.epoch_files import (
     end_epoch,
     fork_flow,
     note_epoch,
+    note_needless,
     note_pause,
     read_planned,
     read_until,
-    remove_fork,
 )
 from spark_cec.pipeline.options import Pace, Step, Within
 from spark_cec.pipeline.query_progress import (
@@ -69,6 +69,9 @@ RETRY_S = 10.0
 
 LATE_S = 120.0
 """So long after a start, a driver whose home was lost may have noted an epoch yet: its storage repeats calls."""
+
+_REST_OF_FORKS = 10
+"""No fork starts ahead for so many times alpha * X after one that was not needed."""
 
 _LONG_BATCHES = 3
 """After so many batches in a row that take longer than the rest of X, the flow's bound is too short. The first batch of
@@ -191,7 +194,7 @@ class EpochKeeper(Worker):
         self._prepared_at: Progress | None = None
         self._request: str | None = None
         self._spare: _SpareFork | None = None
-        self._forked_at: Progress | None = None
+        self._forks_from = 0.0
         self._closed: deque[_ClosedEpoch] = deque()
         self._has_warned = False
         self._last_batch: int | None = None
@@ -261,41 +264,57 @@ class EpochKeeper(Worker):
             _LOG.warning("flow %s cannot be asked to write its stores", self._flow, exc_info=True)
 
     def _keep_spare(self, orders: Orders) -> None:
-        """Starts a fork that reads nothing until an epoch opens, once for each batch of the flow. Drops an old one.
+        """Starts a fork that reads nothing until an epoch opens, or drops it. A failure is tried again later.
 
-        A start of Spark takes about a second, by which the first tentative row would come later. A failure delays no
-        epoch: that one starts a fork of its own.
+        A start of Spark takes about a second, by which the first tentative row would come later. An input that comes
+        shortly before each epoch would cost a start each time. So a fork that was not needed is followed by a rest.
         """
         spare, is_wanted = self._spare, orders.forks or orders.opens is not None
+        if not self._forks_ahead or time.monotonic() < self._forks_from:
+            return
         try:
             if spare is not None and not (is_wanted and self._is_current(spare)):
                 self._drop_spare()
-            if orders.forks and self._forks_ahead and self._forked_at != self._progress:
-                self._forked_at = self._progress
+            elif spare is None and orders.forks:
                 self._fork_ahead()
         except Exception:
+            self._rest_from_forks()
             _LOG.warning("flow %s is not forked ahead", self._flow, exc_info=True)
+
+    def _rest_from_forks(self) -> None:
+        self._forks_from = time.monotonic() + max(RETRY_S, _REST_OF_FORKS * self._wait_s)
 
     def _fork_ahead(self) -> None:
         self._confirm()
         fork, pause_ms = fork_flow(self._checkpoint), self._pause_ms(frozenset(), self._within.while_away)
-        query = self._start_query(fork.number, EpochReads(frozenset(), pause_ms=pause_ms, is_held=True))
+        try:
+            query = self._start_query(fork.number, EpochReads(frozenset(), pause_ms=pause_ms, is_held=True))
+        except BaseException:
+            self._give_up(fork, None)
+            raise
         self._spare = _SpareFork(fork, self._progress, query)
 
     def _is_current(self, spare: _SpareFork) -> bool:
         return spare.at == self._progress and spare.query.isActive
 
     def _drop_spare(self) -> None:
-        """Stops the spare fork, and removes its files. Raises the errors of Spark and of the storage."""
+        """Gives the spare fork up. Raises the errors of the storage."""
         if self._spare is not None:
-            self._spare.query.stop()
-            self._confirm()
-            remove_fork(self._checkpoint, self._spare.fork.number)
+            self._rest_from_forks()
+            self._give_up(self._spare.fork, self._spare.query)
             self._spare = None
+
+    def _give_up(self, fork: Fork, query: StreamingQuery | None) -> None:
+        """Notes that a fork is not needed. Its number and its place are never used again, and its files go later."""
+        self._confirm()
+        note_needless(self._checkpoint, fork)
+        closed = _ClosedEpoch(fork.number, time.monotonic() + KEPT_S, query)
+        self._closed.append(closed)
+        self._stop(closed)
 
     def _find_spare(self, inputs: Inputs) -> _SpareFork | None:
         """The spare fork, if an epoch may begin with it. It reads no epoch of another flow."""
-        if inputs or self._open is not None or (self._spare is not None and not self._is_current(self._spare)):
+        if inputs or (self._spare is not None and not self._is_current(self._spare)):
             self._drop_spare()
         return self._spare
 
@@ -437,6 +456,8 @@ class EpochKeeper(Worker):
         pace = self._within.while_away
         fork, pause_ms = fork_flow(self._checkpoint) if spare is None else spare.fork, self._pause_ms(inputs, pace)
         epoch = note_epoch(self._checkpoint, fork, absent, has_passed=passed, pause_ms=pause_ms)
+        if spare is not None:
+            leave_out(spare.query, frozenset(absent))
         if before is not None:
             self._close(before)
             if before.query is not None:  # it has gone on meanwhile
@@ -444,9 +465,7 @@ class EpochKeeper(Worker):
                 self._unread.add(before.epoch.number)
             self._answered = self._answered.join(before.progress)
         open_ = self._open = _OpenEpoch(epoch, began, Progress(), inputs, pace, frozenset(absent))
-        if spare is not None:
-            open_.query = spare.query
-            leave_out(spare.query, open_.absent)
+        open_.query = None if spare is None else spare.query
         self._may_have_left, self._spare = False, None
         # Not the progress that was seen last: after a restart there is none before the first batch.
         open_.begun = Progress(read_until(self._checkpoint, epoch.begins_after))

@@ -33,7 +33,9 @@ def test_a_flow_that_waits_for_less_than_its_bound_is_left_alone(held_s: float) 
 )
 def test_a_fork_is_ready_a_little_before_it_is_needed(wait_s: float, held_s: float, forks: bool) -> None:
     """A fork asks its agent a hundred times a second. So it must not be there long before."""
-    assert decide(replace(WAITING, held_s={"app": held_s}), None, wait_s).forks is forks
+    waiting = replace(WAITING, held_s={"app": held_s}, still_s=held_s / 2)
+    assert decide(waiting, None, wait_s).forks is forks
+    assert not decide(replace(waiting, still_s=held_s / 4), None, wait_s).forks, "the input is slow, and comes"
     assert not decide(replace(WAITING, held_s={"app": held_s}), EPOCH, wait_s).forks
 
 

@@ -123,13 +123,24 @@ def test_an_epoch_from_its_begin_to_the_end_of_its_files(clock: list[float], tmp
     assert flow.newest.number == 2 and list_numbers(flow.storage) == [1, 2]
 
 
+def waits_ahead(flow: Flow, clock: list[float]) -> EpochQuery:
+    """Rows wait, and the flow stands still, for as long as it takes until a fork starts ahead."""
+    flow.keeper.look()
+    clock[0] += 1
+    flow.waits_for("app", held_s=0.8)
+    flow.keeper.look()
+    return flow.query
+
+
 def test_a_fork_waits_for_its_epoch(clock: list[float], tmp_path: Path) -> None:
     """It reads nothing, and no note says that its rows count, before rows have waited for long enough."""
     flow = Flow(tmp_path)
+    flow.keeper.look()
+    clock[0] += 1
     flow.waits_for("app", held_s=0.7)
     flow.keeper.look()
     assert not flow.started
-    flow.waits_for("app", held_s=0.8)
+    waits_ahead(flow, clock)
     for _ in range(3):
         flow.keeper.look()
     assert [how for _, how in flow.started] == [("totals epoch 1", "1", (), {})] and flow.held == [True]
@@ -148,10 +159,9 @@ def test_a_fork_waits_for_its_epoch(clock: list[float], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("why", ["it is back", "the flow has gone on", "the flow is over", "the keeper ends"])
 def test_a_fork_that_is_not_needed_goes(why: str, clock: list[float], tmp_path: Path) -> None:
+    """Its number is not used again, and for a while no other one starts ahead."""
     flow = Flow(tmp_path)
-    flow.waits_for("app", held_s=0.8)
-    flow.keeper.look()
-    fork = flow.query
+    fork = waits_ahead(flow, clock)
     if why == "the keeper ends":
         flow.keeper.end()
         flow.keeper.run()
@@ -162,16 +172,33 @@ def test_a_fork_that_is_not_needed_goes(why: str, clock: list[float], tmp_path: 
         if why == "the flow has gone on":
             flow.own.until_ms = 11_000
         flow.keeper.look()
-    assert not fork.isActive and not list_numbers(flow.storage)
-    assert len(flow.started) == (2 if why == "the flow has gone on" else 1), "a new one begins after the newest batch"
-    assert (Path(flow.checkpoint) / "epochs/1").exists() == (why == "the flow has gone on")
+    assert not fork.isActive and flow.newest.number == 1 and not flow.newest.is_open and flow.standing.epoch is None
+    if why == "the keeper ends":
+        return
+    clock[0] += epoch_keeper.KEPT_S
+    flow.over, flow.own.until_ms = False, 12_000
+    flow.keeper.look()
+    assert not (Path(flow.checkpoint) / "epochs/1").exists()
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.held == [True, False] and flow.newest.number == 2 and flow.newest.is_open
+
+
+def test_an_input_that_comes_shortly_before_each_epoch_costs_few_starts(clock: list[float], tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    for minute in range(20):
+        flow.own.until_ms = 20_000 + minute
+        flow.waits_for()
+        waits_ahead(flow, clock)
+        clock[0] += 1
+    assert flow.held == [True] * 4, "one in ten seconds"
 
 
 def test_a_fork_whose_epoch_cannot_be_noted_is_stopped(
     clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage may have the note. The next epoch has a fork of its own."""
-    flow, note, fails = Flow(tmp_path), epoch_files.note_epoch, [True]
+    flow, note, fails = Flow(tmp_path), epoch_files.note_epoch, [False, True]
 
     def note_once(*at: Any, **how: Any) -> Epoch:
         found = note(*at, **how)
@@ -180,39 +207,65 @@ def test_a_fork_whose_epoch_cannot_be_noted_is_stopped(
         return found
 
     monkeypatch.setattr(epoch_keeper, "note_epoch", note_once)
-    flow.waits_for("app", held_s=0.8)
-    flow.keeper.look()
-    fork = flow.query
+    fork = waits_ahead(flow, clock)
     flow.waits_for("app")
     flow.keeper.look()
     assert flow.newest.is_open and flow.standing.epoch is None and not fork.left_out
     clock[0] += epoch_keeper.RETRY_S
-    fails.append(False)
     flow.keeper.look()
     assert not fork.isActive and flow.held == [True, False]
     assert flow.newest.number == 2 and flow.newest.is_open and flow.standing.epoch == 2
 
 
+def test_a_fork_whose_end_cannot_be_noted_is_given_up_later(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The storage has the note, and says that it has not."""
+    flow, note, fails = Flow(tmp_path), epoch_files.note_needless, [False, True]
+
+    def note_once(*at: Any) -> None:
+        note(*at)
+        if fails.pop():
+            raise OSError("503 Slow Down")
+
+    monkeypatch.setattr(epoch_keeper, "note_needless", note_once)
+    fork = waits_ahead(flow, clock)
+    flow.waits_for()
+    for _ in range(3):
+        flow.keeper.look()
+    assert fork.isActive and caplog.text.count("is not forked ahead") == 1
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    assert not fork.isActive
+    flow.waits_for("app")
+    flow.keeper.look()
+    assert flow.newest.number == 2 and flow.newest.is_open
+
+
 def test_a_flow_whose_input_answers_tentatively_needs_another_fork(clock: list[float], tmp_path: Path) -> None:
     flow = Flow(tmp_path)
-    flow.waits_for("app", held_s=0.8)
-    flow.keeper.look()
-    fork, flow.inputs = flow.query, frozenset({("app", 3)})
+    fork = waits_ahead(flow, clock)
+    flow.inputs = frozenset({("app", 3)})
     flow.keeper.look()
     assert not fork.isActive and flow.held == [True, False] and flow.started[-1][1][3] == {"app": 3}
+    assert flow.newest.number == 2 and flow.newest.is_open
 
 
-def test_a_fork_that_fails_ahead_delays_nothing(clock: list[float], tmp_path: Path) -> None:
+def test_a_fork_that_fails_ahead_delays_nothing(
+    clock: list[float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     flow = Flow(tmp_path)
     flow.fails = True
+    flow.keeper.look()
+    clock[0] += 1
     flow.waits_for("app", held_s=0.8)
     for _ in range(3):
         flow.keeper.look()
-    assert flow.held == [True], "once for each batch of the flow"
+    assert flow.held == [True] and caplog.text.count("is not forked ahead") == 1
     flow.fails = False
     flow.waits_for("app")
     flow.keeper.look()
-    assert flow.newest.is_open and flow.held == [True, False]
+    assert flow.held == [True, False] and flow.newest.number == 2 and flow.newest.is_open, "its place is not used again"
 
 
 def test_batches_that_leave_no_time_for_an_answer_are_named(
