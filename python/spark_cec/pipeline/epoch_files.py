@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +19,12 @@ from spark_cec.availability.epochs import (
     epoch_checkpoint,
     forget_epochs,
     list_numbers,
+    newest_epoch,
     open_epoch,
     read_epoch,
 )
 from spark_cec.availability.failure import Progress
-from spark_cec.errors import DamagedLog
+from spark_cec.errors import AlreadyExists, DamagedLog
 from spark_cec.log import manifest
 from spark_cec.log.home import absolute_home, is_inside, relative_home
 from spark_cec.log.storage import Storage
@@ -74,9 +76,16 @@ def note_epoch(
 
 
 def note_needless(checkpoint: str, fork: Fork) -> None:
-    """Notes a fork as an epoch that is closed, without rows, so that no other one gets its number. May be repeated."""
-    epoch = Epoch(fork.number, fork.begins_after, fork.follows, (), _now_ms(), closed_after=fork.follows)
-    change_epoch(open_storage(checkpoint), epoch)
+    """Notes a fork as an epoch that is closed, without rows, so that no other one gets its number.
+
+    The rows of the epoch before it go when they would have gone without it. If the fork has a note, that one stays: it
+    may be of another driver, which has the home by now.
+    """
+    flow = open_storage(checkpoint)
+    before = newest_epoch(flow)
+    after = fork.follows if before is None or before.closed_after is None else before.closed_after
+    with suppress(AlreadyExists):
+        open_epoch(flow, Epoch(fork.number, fork.begins_after, fork.follows, (), _now_ms(), closed_after=after))
 
 
 def note_pause(checkpoint: str, epoch: Epoch, pause_ms: int) -> Epoch:

@@ -135,14 +135,17 @@ class TentativeStatus:
     absent: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _SpareFork:
-    """A fork that has started and reads nothing yet. No note says that its rows count. `at`: the flow's progress then.
+    """A fork that has started and reads nothing yet. No note says that its rows count.
+
+    `at`: the flow's progress then. `query`: None if it did not start. `is_over`: it is given up, which may have failed.
     """
 
     fork: Fork
     at: Progress
-    query: StreamingQuery
+    query: StreamingQuery | None = None
+    is_over: bool = False
 
 
 @dataclass(slots=True)
@@ -287,30 +290,34 @@ class EpochKeeper(Worker):
     def _fork_ahead(self) -> None:
         self._confirm()
         fork, pause_ms = fork_flow(self._checkpoint), self._pause_ms(frozenset(), self._within.while_away)
+        spare = self._spare = _SpareFork(fork, self._progress)
         try:
-            query = self._start_query(fork.number, EpochReads(frozenset(), pause_ms=pause_ms, is_held=True))
+            spare.query = self._start_query(fork.number, EpochReads(frozenset(), pause_ms=pause_ms, is_held=True))
         except BaseException:
-            self._give_up(fork, None)
+            self._drop_spare()
             raise
-        self._spare = _SpareFork(fork, self._progress, query)
 
     def _is_current(self, spare: _SpareFork) -> bool:
-        return spare.at == self._progress and spare.query.isActive
+        is_there = spare.query is not None and spare.query.isActive and not spare.is_over
+        return is_there and spare.at == self._progress
 
     def _drop_spare(self) -> None:
-        """Gives the spare fork up. Raises the errors of the storage."""
-        if self._spare is not None:
-            self._rest_from_forks()
-            self._give_up(self._spare.fork, self._spare.query)
-            self._spare = None
+        """Stops the spare fork, and notes that it is not needed. Raises the errors of the storage; may be repeated.
 
-    def _give_up(self, fork: Fork, query: StreamingQuery | None) -> None:
-        """Notes that a fork is not needed. Its number and its place are never used again, and its files go later."""
-        self._confirm()
-        note_needless(self._checkpoint, fork)
-        closed = _ClosedEpoch(fork.number, time.monotonic() + KEPT_S, query)
-        self._closed.append(closed)
+        Its number and its place are never used again: an agent might take the next fork there for it. Its files go
+        later.
+        """
+        spare = self._spare
+        if spare is None:
+            return
+        spare.is_over = True
+        self._rest_from_forks()
+        closed = _ClosedEpoch(spare.fork.number, time.monotonic() + KEPT_S, spare.query)
         self._stop(closed)
+        self._confirm()
+        note_needless(self._checkpoint, spare.fork)
+        self._closed.append(closed)
+        self._spare = None
 
     def _find_spare(self, inputs: Inputs) -> _SpareFork | None:
         """The spare fork, if an epoch may begin with it. It reads no epoch of another flow."""
@@ -456,7 +463,7 @@ class EpochKeeper(Worker):
         pace = self._within.while_away
         fork, pause_ms = fork_flow(self._checkpoint) if spare is None else spare.fork, self._pause_ms(inputs, pace)
         epoch = note_epoch(self._checkpoint, fork, absent, has_passed=passed, pause_ms=pause_ms)
-        if spare is not None:
+        if spare is not None and spare.query is not None:
             leave_out(spare.query, frozenset(absent))
         if before is not None:
             self._close(before)
@@ -533,9 +540,7 @@ class EpochKeeper(Worker):
     def _close_left(self) -> None:
         """Closes what an opening that failed has left: readers would keep the rows of an earlier epoch for its sake."""
         if self._may_have_left:
-            if self._spare is not None:  # its number may have a note by now
-                self._spare.query.stop()
-                self._spare = None
+            self._drop_spare()
             self._confirm()
             known = 0 if self._open is None else self._open.epoch.number
             # The notes decide, and not what was closed now: this may be the second attempt.

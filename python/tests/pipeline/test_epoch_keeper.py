@@ -233,13 +233,67 @@ def test_a_fork_whose_end_cannot_be_noted_is_given_up_later(
     flow.waits_for()
     for _ in range(3):
         flow.keeper.look()
-    assert fork.isActive and caplog.text.count("is not forked ahead") == 1
-    clock[0] += epoch_keeper.RETRY_S
-    flow.keeper.look()
-    assert not fork.isActive
+    assert not fork.isActive and caplog.text.count("is not forked ahead") == 1
     flow.waits_for("app")
     flow.keeper.look()
-    assert flow.newest.number == 2 and flow.newest.is_open
+    assert flow.newest.number == 2 and flow.newest.is_open and flow.held == [True, False]
+
+
+@pytest.mark.parametrize("fails", ["the home is another driver's", "the storage"])
+def test_no_fork_runs_on_when_its_keeper_ends(
+    fails: str, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(tmp_path)
+    fork = waits_ahead(flow, clock)
+    flow.fenced = fails != "the storage"
+
+    def fail(*_: Any) -> None:
+        raise OSError("503 Slow Down")
+
+    monkeypatch.setattr(epoch_keeper, "note_needless", fail)
+    flow.keeper.end()
+    flow.keeper.run()
+    assert not fork.isActive
+
+
+def test_no_place_is_used_twice_when_a_keeper_looks_for_what_was_left(
+    clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two minutes after its start, and when the note of an epoch has failed."""
+    flow, note, fails = Flow(tmp_path), epoch_files.note_epoch, [False, True]
+
+    def note_once(*at: Any, **how: Any) -> Epoch:
+        if fails.pop():
+            raise OSError("503 Slow Down")
+        return note(*at, **how)
+
+    monkeypatch.setattr(epoch_keeper, "note_epoch", note_once)
+    waits_ahead(flow, clock)
+    clock[0] += epoch_keeper.LATE_S
+    flow.keeper.look()
+    clock[0] += epoch_keeper.LATE_S
+    waits_ahead(flow, clock)
+    flow.waits_for("app")
+    flow.keeper.look()
+    clock[0] += epoch_keeper.RETRY_S
+    flow.keeper.look()
+    numbers = [how[1] for _, how in flow.started]
+    assert len(set(numbers)) == len(numbers) >= 3, numbers
+    assert flow.newest.is_open and [each.isActive for each, _ in flow.started] == [False] * (len(numbers) - 1) + [True]
+
+
+def test_a_fork_that_was_not_needed_leaves_the_notes_of_others_alone(tmp_path: Path) -> None:
+    """Of the epoch before, whose rows readers may show yet. And of another driver, which has taken the number."""
+    checkpoint = str(tmp_path / "flow")
+    flow, late = open_storage(checkpoint), epoch_files.Fork(2, 20, 20)
+    open_epoch(flow, Epoch(1, 3, 3, ("app",), 0, closed_after=5))
+    epoch_files.note_needless(checkpoint, late)
+    newest = newest_epoch(flow)
+    assert newest is not None and (newest.number, newest.closed_after) == (2, 5)
+    open_epoch(flow, Epoch(3, 20, 20, ("app",), 0))
+    epoch_files.note_needless(checkpoint, epoch_files.Fork(3, 20, 20))
+    newest = newest_epoch(flow)
+    assert newest is not None and newest.number == 3 and newest.is_open
 
 
 def test_a_flow_whose_input_answers_tentatively_needs_another_fork(clock: list[float], tmp_path: Path) -> None:
