@@ -56,13 +56,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(f"pytest-xdist does not group {apart[0]}: which release goes with this pytest?")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _path_of_programs() -> Iterator[None]:
+    """Programs that tests start find ours, also if no test before them has made a session."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(_OURS))
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with the CEC provider. Use `newSession()` to set confs: they must not leak into other tests."""
     with_kafka = any(HERE / "kafka" in item.path.parents for item in request.session.items)
     scratch = tmp_path_factory.mktemp("spark")
     saved = dict(os.environ)
-    os.environ.update(PYTHONPATH=os.pathsep.join(_OURS), PYSPARK_PYTHON=sys.executable, TMPDIR=str(scratch))
+    os.environ.update(PYSPARK_PYTHON=sys.executable, TMPDIR=str(scratch))
     with _standard_error_into(scratch / LOG):
         builder = session_builder(scratch, "local[2]")
         session = (kafka_session.with_connector(builder) if with_kafka else builder).getOrCreate()

@@ -474,10 +474,12 @@ def test_damage_to_an_epoch_stops_no_stable_row(spark: SparkSession, tmp_path: P
         eventually(lambda: flow_of(run, "totals").batch or None, "it starts")
 
 
+@pytest.mark.parametrize(("ahead", "number"), [(True, 2), (False, 1)])
 def test_what_a_killed_fork_has_left_is_no_obstacle(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ahead: bool, number: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log lies outside of its checkpoint."""
+    """Its log lies outside of its checkpoint. A fork that has run ahead keeps its number."""
+    monkeypatch.setattr(Flows, "has_trigger", lambda *_: not ahead)
     real, fails = epoch_files.open_epoch, [True]
 
     def open_epoch(*given: Any) -> None:
@@ -494,7 +496,7 @@ def test_what_a_killed_fork_has_left_is_no_obstacle(
         feed.put("app", (2, "a", 1), (15, "a", 1))
         eventually(lambda: board.stable or None, "the first window")
         feed.put("web", (25, "b", 1), (35, "b", 1))
-        has_epoch(run, 1, "app")
+        has_epoch(run, number, "app")
         assert not fails
 
 
