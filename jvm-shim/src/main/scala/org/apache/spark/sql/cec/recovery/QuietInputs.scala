@@ -199,7 +199,7 @@ private[recovery] object QuietInputs {
  * @param quietMs the wall clock, in ms since 1970, up to which all rows have been read. The user vouches that a later row
  *   is at most as old as the watermark's delay. None if there may be more
  * @param columns by column, the time below which no row will come, in ms since 1970; whatever the clock says
- * @param planned the same for what comes after the batch that Spark plans now, if that is known
+ * @param planned by column, that time once the batch has run that Spark plans now; empty if nobody knows it
  */
 private[cec] final case class InputBoundary(quietMs: Option[Long], columns: Map[String, Long] = Map.empty, planned: Map[String, Long] = Map.empty) {
   def isEmpty: Boolean = quietMs.isEmpty && columns.isEmpty
