@@ -152,7 +152,8 @@ class _Streams:
     process, `moved_at`: when the last batch was planned. `unread`: what is unread of each channel, if the union has a
     bound for that. `stands`: since when the boundaries stand still, and `silent`, as of `find_silent`, if it has a
     bound for that. `has_state`: the query has operators with state, as far as is known; then it has them until its end.
-    `asked_at`: when that was read.
+    `asked_at`: when that was read. `yields_since`: since when all channels are back for which the query did not wait;
+    None if it waited for all, or if some are away.
     """
 
     leader: str
@@ -170,6 +171,7 @@ class _Streams:
     silent: dict[str, float] = field(default_factory=dict)
     has_state: bool = False
     asked_at: float = -math.inf
+    yields_since: float | None = None
 
     @property
     def facts(self) -> list[ChannelFacts]:
@@ -214,8 +216,6 @@ class UnionCalls:
 
         Raises the errors of `ChannelLooks.gather`.
         """
-        if request.absent is None and parse_union(request.union).is_held:
-            return _answer(_Stream(request), position_of(request), None, self._begin(request), self._clock())
         streams = self._streams.get(request.query)
         is_new = streams is None or streams.leader != request.leader
         if streams is None or is_new:
@@ -335,8 +335,9 @@ class UnionCalls:
         self._note_waits(request.query, streams, union, channels)
         streams.left_ms = note_left(streams.left_ms, channels, union.absent)
         back = find_back(channels, streams.left_ms, union.most_lag_ms)
-        if union.pause_ms:
-            then_ms = self._clock() * 1000 - union.pause_ms
+        pause_ms = self._find_pause_ms(streams, union, back)
+        if pause_ms:
+            then_ms = self._clock() * 1000 - pause_ms
             for stream in streams.members.values():
                 stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms)
             channels = self._leave_out_future(request.query, streams.facts)
@@ -355,6 +356,19 @@ class UnionCalls:
         )
         stable_ms = find_stable_end(channels, union.bucket_ms, absent)
         streams.leaves_more = None not in (streams.end_ms, stable_ms) and streams.end_ms != stable_ms
+
+    def _find_pause_ms(self, streams: _Streams, union: Union, back: frozenset[str]) -> int:
+        """How long each row waits. `back`: the channels of `absent` that are back.
+
+        The epoch of a flow that catches up lets it have the processors for a while. If the driver has the query wait
+        for the channels again, it is because they are back.
+        """
+        if union.absent:
+            is_back = back.issuperset(union.absent)
+            since = self._clock() if streams.yields_since is None else streams.yields_since
+            streams.yields_since = since if is_back else None
+        yields = streams.yields_since is not None and self._clock() - streams.yields_since < union.yields_ms / 1000
+        return max(union.pause_ms, union.yields_ms) if yields else union.pause_ms
 
     def _leave_out_future(self, query: str, channels: Sequence[ChannelFacts]) -> list[ChannelFacts]:
         """The channels without the rows that are dated too far ahead of this machine's clock, of which this warns."""

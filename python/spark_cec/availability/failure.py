@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-_FORKS_AT = 0.75
+_FORKS_AT = 0.6
 _FORKS_AHEAD_S = 3.0
-"""A flow is forked after this part of alpha * X, and so long before its end at most. A start takes about a second."""
+"""A flow is forked after this part of alpha * X, and so long before its end at most. A start takes about a second, and
+the first batch has all rows that wait.
+"""
 
 _NEAR = 2.0
 """A flow that stands still is behind by alpha * X at least. Up to so many times that, another epoch comes in time."""
@@ -74,7 +76,7 @@ class EpochLook:
     own query. `back`: those of `absent` that were back when `held_s` was noted. `is_suspended`: its query was stopped,
     and its rows count. `inputs`: the epochs of other flows that it reads. `pause_s`: how long each row waits in it.
     `before`: the progress of the epochs in whose place it came, whose rows readers may still show. `runs_on`: Spark has
-    failed to stop its query.
+    failed to stop its query. `still_s`: for how many seconds its `progress` has not changed.
     """
 
     absent: frozenset[str]
@@ -88,6 +90,7 @@ class EpochLook:
     pause_s: float = 0.0
     before: Progress = field(default_factory=Progress)
     runs_on: bool = False
+    still_s: float = 0.0
 
     @property
     def waits_s(self) -> Mapping[str, float]:
@@ -99,8 +102,9 @@ class EpochLook:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """`prepares`: write the flow's stores, so that a fork has nothing to replay. `forks`: have a fork ready that reads
-    nothing. `suspends`: stop the epoch's query. `closes`: close the epoch, so that its rows do not count any more.
+    """`prepares`: write the flow's stores, so that a fork has nothing to replay. `forks`: have a fork that works ahead,
+    and does not wait for these channels; None: have none. Its rows do not count before an epoch opens. `suspends`: stop
+    the epoch's query. `closes`: close the epoch, so that its rows do not count any more.
 
     `opens`: open an epoch that does not wait for these channels; None: open no epoch. The set is empty if only an input
     of the flow answers tentatively. `leaves_out`: the open epoch goes on, and waits for all channels but these; None:
@@ -109,7 +113,7 @@ class Orders:
 
     state: FailureState
     prepares: bool = False
-    forks: bool = False
+    forks: frozenset[str] | None = None
     suspends: bool = False
     closes: bool = False
     opens: frozenset[str] | None = None
@@ -124,7 +128,7 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
         forks_at_s = max(_FORKS_AT * wait_s, wait_s - _FORKS_AHEAD_S)
         # Of a flow whose input is slow, and comes, each batch makes a fork old.
         stands_still = flow.still_s >= forks_at_s / 2
-        forks = stands_still and _is_held(flow.held_s, forks_at_s)
+        forks = _list_held(flow.held_s, wait_s / 2) if stands_still and _is_held(flow.held_s, forks_at_s) else None
         return Orders(state, prepares=_is_held(flow.held_s, wait_s / 2), forks=forks)
     if epoch is None:
         return Orders(state, opens=_find_absent(flow, frozenset(), wait_s))
@@ -143,7 +147,9 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     if has_passed(flow.progress, epoch.progress.join(epoch.before), is_running=is_running):
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
-    if bool(epoch.inputs) or _find_lag_s(flow, epoch) <= wait_s:
+    # It may let rows wait, for alpha * X at most. If it stands still for longer, there are none.
+    waited_s = epoch.still_s if epoch.still_s < wait_s else 0.0
+    if bool(epoch.inputs) or _find_lag_s(flow, epoch) + waited_s <= wait_s:
         return Orders(FailureState.STABILIZATION, suspends=not epoch.is_suspended)
     return Orders(FailureState.STABILIZATION, leaves_out=changed)
 

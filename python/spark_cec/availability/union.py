@@ -51,8 +51,8 @@ class Union:
     far they are, so the channels keep what they need. `most_lag_ms`: a channel of `absent` is back if it has gone on,
     and is less than that behind the others. `silence_ms`: a channel that stands still for so long holds back what the
     query has in its state; None if nobody asks. `pause_of_empty_ms`: so long after a batch comes one without rows, if
-    only time has passed; None for the usual time. `is_held`: no batch is planned before the driver says for which
-    channels the query does not wait.
+    only time has passed; None for the usual time. `yields_ms`: when all channels of `absent` are back, each row waits
+    so long for a time so long: the flow needs the processors to catch up.
     """
 
     bucket_ms: int
@@ -67,22 +67,20 @@ class Union:
     most_lag_ms: int = 0
     silence_ms: int | None = None
     pause_of_empty_ms: int | None = None
-    is_held: bool = False
+    yields_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EpochReads:
     """What an epoch reads: it does not wait for the channels `absent`, and reads epochs of flows instead of flows.
 
-    `epochs`: by flow, the number of the epoch; `begins`: the flow's last batch in its past. `pause_ms` and `is_held`:
-    as of `Union`.
+    `epochs`: by flow, the number of the epoch; `begins`: the flow's last batch in its past. `pause_ms`: as of `Union`.
     """
 
     absent: frozenset[str]
     epochs: Mapping[str, int] = field(default_factory=dict)
     pause_ms: int = 0
     begins: Mapping[str, int] = field(default_factory=dict)
-    is_held: bool = False
 
 
 def parse_union(fields: Mapping[str, Any]) -> Union:

@@ -32,6 +32,7 @@ from spark_cec.recovery.facts import Places
 from spark_cec.recovery.fork import fork_query
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import planned_batches
+from spark_cec.recovery.unfinished_copy import METADATA
 from spark_cec.settings import parse_settings
 
 _LOG = logging.getLogger(__name__)
@@ -82,7 +83,11 @@ def note_needless(checkpoint: str, fork: Fork) -> None:
     may be of another driver, which has the home by now.
     """
     flow = open_storage(checkpoint)
-    before = newest_epoch(flow)
+    try:
+        before = newest_epoch(flow)
+    except DamagedLog as damage:
+        _LOG.warning("%s/%s: the epoch counts as closed", checkpoint, damage)
+        before = None
     after = fork.follows if before is None or before.closed_after is None else before.closed_after
     with suppress(AlreadyExists):
         open_epoch(flow, Epoch(fork.number, fork.begins_after, fork.follows, (), _now_ms(), closed_after=after))
@@ -153,9 +158,32 @@ def close_failed_epochs(checkpoint: str, after: int = 0) -> int:
     A storage may fail after it has created a note, so the caller may not know of the epoch. Their queries must be
     over.
     """
+    newest = _close_open(checkpoint, after)
+    _remove_fork(checkpoint, newest + 1)
+    return newest
+
+
+def close_left_epochs(checkpoint: str) -> None:
+    """Closes the epochs of a flow that an earlier driver left open, and deletes the files of all. No query may run.
+
+    A query that worked ahead may have run in a fork without a note. An executor of it may be paused, and write there
+    later. So that number is not used again.
+    """
+    newest = _close_open(checkpoint)
+    left = epoch_checkpoint(checkpoint, newest + 1)
+    if open_storage(left).exists(METADATA):
+        newest += 1
+        note_needless(checkpoint, Fork(newest, -1, -1))
+    else:
+        _remove_fork(checkpoint, newest + 1)
+    if newest:
+        delete_epoch(checkpoint, newest)
+
+
+def _close_open(checkpoint: str, after: int = 0) -> int:
+    """Closes the open epochs after that number; answers the newest number, 0 for none."""
     flow = open_storage(checkpoint)
     numbers = list_numbers(flow)
-    newest = max(numbers, default=0)
     for number in (each for each in numbers if each > after):
         try:
             epoch = read_epoch(flow, number)
@@ -164,15 +192,7 @@ def close_failed_epochs(checkpoint: str, after: int = 0) -> int:
             epoch = Epoch(number, -1, -1, (), 0)
         if epoch is not None and epoch.is_open:
             end_epoch(checkpoint, epoch)
-    _remove_fork(checkpoint, newest + 1)
-    return newest
-
-
-def close_left_epochs(checkpoint: str) -> None:
-    """Closes the epochs of a flow that an earlier driver left open, and deletes the files of all. No query may run."""
-    newest = close_failed_epochs(checkpoint)
-    if newest:
-        delete_epoch(checkpoint, newest)
+    return max(numbers, default=0)
 
 
 def _fork(checkpoint: str, number: int) -> int:

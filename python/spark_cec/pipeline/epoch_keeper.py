@@ -89,7 +89,7 @@ class _OpenEpoch:
     `begun`: the flow's progress then. `inputs`: the epochs of other flows that it reads. `pace`: that of its query,
     which changes once at most. `absent`: the channels for which it does not wait now. `changes_pace`: the query is
     about to be started again, so its end is no failure. `runs_on`: Spark has failed to stop it. `is_damaged`: nobody
-    can tell how far it came.
+    can tell how far it came. `moved_at`: when `progress` was seen to change.
     """
 
     epoch: Epoch
@@ -105,6 +105,7 @@ class _OpenEpoch:
     has_answered: bool = False
     runs_on: bool = False
     is_damaged: bool = False
+    moved_at: float = field(default_factory=time.monotonic)
 
     def suspend(self) -> None:
         """Stops the query. The rows count until the epoch is closed."""
@@ -118,7 +119,8 @@ class _OpenEpoch:
     def note_progress(self, query: StreamingQuery) -> None:
         """Keeps the newest progress that is known."""
         found = read_progress(query)
-        self.progress = self.progress if found.until_ms is None else found
+        if found.until_ms is not None and found != self.progress:
+            self.progress, self.moved_at = found, time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +139,15 @@ class TentativeStatus:
 
 @dataclass(slots=True)
 class _SpareFork:
-    """A fork that has started and reads nothing yet. No note says that its rows count.
+    """A fork that works ahead. No note says that its rows count, so no reader shows them.
 
-    `at`: the flow's progress then. `query`: None if it did not start. `is_over`: it is given up, which may have failed.
+    `at`: the flow's progress when it was forked. `absent`: the channels for which it does not wait. `query`: None if it
+    did not start. `is_over`: it is given up, which may have failed.
     """
 
     fork: Fork
     at: Progress
+    absent: frozenset[str]
     query: StreamingQuery | None = None
     is_over: bool = False
 
@@ -267,19 +271,20 @@ class EpochKeeper(Worker):
             _LOG.warning("flow %s cannot be asked to write its stores", self._flow, exc_info=True)
 
     def _keep_spare(self, orders: Orders) -> None:
-        """Starts a fork that reads nothing until an epoch opens, or drops it. A failure is tried again later.
+        """Starts a fork that works ahead until an epoch opens, or drops it. A failure is tried again later.
 
-        A start of Spark takes about a second, by which the first tentative row would come later. An input that comes
-        shortly before each epoch would cost a start each time. So a fork that was not needed is followed by a rest.
+        The start of a query takes about a second, and its first batch has all rows that have waited. So the first
+        tentative row would come that much later. An input that comes shortly before each epoch would cost a fork each
+        time. So a fork that was not needed is followed by a rest.
         """
-        spare, is_wanted = self._spare, orders.forks or orders.opens is not None
+        spare, absent = self._spare, orders.opens if orders.forks is None else orders.forks
         if not self._forks_ahead or time.monotonic() < self._forks_from:
             return
         try:
-            if spare is not None and not (is_wanted and self._is_current(spare)):
+            if spare is not None and not (absent is not None and self._is_fit(spare, absent)):
                 self._drop_spare()
-            elif spare is None and orders.forks:
-                self._fork_ahead()
+            elif spare is None and orders.forks is not None:
+                self._fork_ahead(orders.forks)
         except Exception:
             self._rest_from_forks()
             _LOG.warning("flow %s is not forked ahead", self._flow, exc_info=True)
@@ -287,19 +292,23 @@ class EpochKeeper(Worker):
     def _rest_from_forks(self) -> None:
         self._forks_from = time.monotonic() + max(RETRY_S, _REST_OF_FORKS * self._wait_s)
 
-    def _fork_ahead(self) -> None:
+    def _fork_ahead(self, absent: frozenset[str]) -> None:
         self._confirm()
         fork, pause_ms = fork_flow(self._checkpoint), self._pause_ms(frozenset(), self._within.while_away)
-        spare = self._spare = _SpareFork(fork, self._progress)
+        spare = self._spare = _SpareFork(fork, self._progress, absent)
         try:
-            spare.query = self._start_query(fork.number, EpochReads(frozenset(), pause_ms=pause_ms, is_held=True))
+            spare.query = self._start_query(fork.number, EpochReads(absent, pause_ms=pause_ms))
         except BaseException:
             self._drop_spare()
             raise
 
-    def _is_current(self, spare: _SpareFork) -> bool:
+    def _is_fit(self, spare: _SpareFork, absent: frozenset[str]) -> bool:
+        """Whether an epoch may begin with the fork that waits for all channels but `absent`.
+
+        It must have waited for all that are there: an input that is back has its rows in the answer.
+        """
         is_there = spare.query is not None and spare.query.isActive and not spare.is_over
-        return is_there and spare.at == self._progress
+        return is_there and spare.at == self._progress and spare.absent <= absent
 
     def _drop_spare(self) -> None:
         """Stops the spare fork, and notes that it is not needed. Raises the errors of the storage; may be repeated.
@@ -319,9 +328,9 @@ class EpochKeeper(Worker):
         self._closed.append(closed)
         self._spare = None
 
-    def _find_spare(self, inputs: Inputs) -> _SpareFork | None:
+    def _find_spare(self, absent: frozenset[str], inputs: Inputs) -> _SpareFork | None:
         """The spare fork, if an epoch may begin with it. It reads no epoch of another flow."""
-        if inputs or (self._spare is not None and not self._is_current(self._spare)):
+        if inputs or (self._spare is not None and not self._is_fit(self._spare, absent)):
             self._drop_spare()
         return self._spare
 
@@ -355,6 +364,7 @@ class EpochKeeper(Worker):
         return EpochLook(
             open_.absent, open_.begun, open_.progress, wait.held_s, wait.back, has_ended,
             open_.is_suspended, open_.inputs, pause_s, self._answered, open_.runs_on,
+            time.monotonic() - open_.moved_at,
         )  # fmt: skip
 
     def _read_last_plans(self, open_: _OpenEpoch) -> None:
@@ -454,7 +464,7 @@ class EpochKeeper(Worker):
 
         That one is closed after the new note: else readers would take its rows back before others may come.
         """
-        began, before, spare = time.monotonic(), self._open, self._find_spare(inputs)
+        began, before, spare = time.monotonic(), self._open, self._find_spare(frozenset(absent), inputs)
         if before is not None:
             self._answered = self._answered.join(before.progress)
         is_running = before is not None and not before.is_suspended
@@ -463,8 +473,8 @@ class EpochKeeper(Worker):
         pace = self._within.while_away
         fork, pause_ms = fork_flow(self._checkpoint) if spare is None else spare.fork, self._pause_ms(inputs, pace)
         epoch = note_epoch(self._checkpoint, fork, absent, has_passed=passed, pause_ms=pause_ms)
-        if spare is not None and spare.query is not None:
-            leave_out(spare.query, frozenset(absent))
+        if spare is not None and spare.query is not None and spare.absent != frozenset(absent):
+            leave_out(spare.query, absent)
         if before is not None:
             self._close(before)
             if before.query is not None:  # it has gone on meanwhile

@@ -328,7 +328,7 @@ class Flows:
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
             most_lag_ms=most_lag_ms, silence_ms=None if by.within is None else by.within.wait_ms // 2,
             pause_of_empty_ms=find_pause_ms(self._graph, self._declared, by.node.name),
-            is_held=epoch is not None and epoch.is_held,
+            yields_ms=0 if epoch is None or by.within is None else by.within.wait_ms,
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 

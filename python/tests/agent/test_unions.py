@@ -622,22 +622,6 @@ def test_a_query_that_runs_is_said_for_which_channels_it_must_not_wait(union: Un
     assert union.plan(absent=["web"])["app"]["until_ms"] == 4_000
 
 
-def test_a_query_that_is_held_plans_nothing_before_it_hears_for_whom_it_need_not_wait(union: Union) -> None:
-    """A fork that was started ahead."""
-    members = [{"name": name, "path": agent.checkpoint, "time": "time", "delay_ms": 1_000}
-               for name, agent in union.agents.items()]  # fmt: skip
-    held = {"union": {"bucket_ms": 1_000, "members": members, "is_held": True}}
-    union.write("app", 1_500, 3_500)
-    union.write("web", 2_500)
-    for _ in range(3):
-        ends = union.plan(**held)
-        assert [end["until_ms"] for end in ends.values()] == [1, 1] and not ends["app"]["waits_for"]
-    union.plan(absent=["web"], **held)
-    ends = union.plan(absent=["web"], **held)
-    assert [end["until_ms"] for end in ends.values()] == [2_000, 2_000]
-    assert union.read(ends) == {"app": [0], "web": []}
-
-
 def test_a_channel_that_is_back_is_named(union: Union, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has gone on, and is near. One that is always a little behind must be waited for, or its rows would be late."""
     epoch = {"bucket_ms": 1_000, "absent": ["web"], "most_lag_ms": 3_000, "members": [
@@ -665,6 +649,51 @@ def test_a_channel_that_is_back_is_named(union: Union, monkeypatch: pytest.Monke
     now[0] += 5
     assert union.plan(union=delays)["app"]["back"] == ["web"]
     assert union.plan()["app"]["back"] == [], "all are waited for"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_fork_lets_its_flow_catch_up_when_all_inputs_are_back(
+    told: bool, union: Union, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while. `told`: the driver has it wait for the input again."""
+    fork = {"bucket_ms": 1_000, "absent": ["web"], "most_lag_ms": 3_000, "yields_ms": 5_000, "members": [
+        {"name": each, "path": union.agents[each].checkpoint, "time": "time", "delay_ms": 1_000} for each in NAMES
+    ]}  # fmt: skip
+    now = [5_000_000.0]
+    handler: Any = union.agents["app"].calls._by_name["bucket_end"][1]
+    monkeypatch.setattr(handler.__self__, "_clock", lambda: now[0])
+    monkeypatch.setattr(handler.__self__._channels, "_clock", lambda: now[0])
+
+    def step(absent: list[str]) -> int:
+        ends = union.plan(union=fork, absent=absent)
+        union.read(ends)
+        return int(ends["app"]["until_ms"])
+
+    union.write("web", 900)
+    step(["web"])
+    union.write("app", 1_500, 9_500)
+    assert step(["web"]) == 8_000
+    union.write("web", 9_600)
+    now[0] += 1
+    assert step(["web"]) == 8_000, "it is back, and reads no more for now"
+    absent = [] if told else ["web"]
+    union.write("app", 12_500)
+    now[0] += 4
+    assert step(absent) == 8_000
+    now[0] += 1
+    assert step(absent) == (8_000 if told else 11_000), "5 seconds have passed"
+    union.write("web", 12_500)
+    assert step(absent) == 11_000
+    union.write("app", 14_500)
+    assert step(["web"]) == 13_000, "it yields once"
+    now[0] += 10
+    union.write("app", 34_500)
+    assert step(["web"]) == 33_000, "web is away again"
+    union.write("web", 34_600)
+    union.write("app", 36_500)
+    assert step(["web"]) == 33_000, "it is back again"
+    now[0] += 5
+    assert step(["web"]) == 35_000
 
 
 FLOW, FORK = {"query": "/flows/totals/sources"}, {"query": "/flows/totals/epochs/3/sources"}

@@ -26,13 +26,16 @@ from tests.pipeline.support import EpochQuery, eventually
 
 
 class Flow:
-    """A flow with a keeper. `started`: the queries of its epochs, each with what it was started with."""
+    """A flow with a keeper. `started`: the queries of its epochs, each with what it was started with.
+
+    `ahead`: for each start, whether no note said that the rows count.
+    """
 
     def __init__(self, root: Path, **within: Any) -> None:
         self.own, self.inputs, self.clock = EpochQuery(10_000), frozenset[tuple[str, int]](), 0.0
         self.started: list[tuple[EpochQuery, tuple[Any, ...]]] = []
         self.pauses: list[int] = []
-        self.held: list[bool] = []
+        self.ahead: list[bool] = []
         self.fails = self.over = self.fenced = False
         self.checkpoint = str(root / "flow")
         self.storage = open_storage(self.checkpoint)
@@ -47,7 +50,7 @@ class Flow:
 
     def start(self, name: str, checkpoint: str, reads: EpochReads) -> Any:
         self.pauses.append(reads.pause_ms)
-        self.held.append(reads.is_held)
+        self.ahead.append(int(checkpoint.rpartition("/")[2]) not in list_numbers(self.storage))
         Path(checkpoint).mkdir(parents=True, exist_ok=True)
         if self.fails:
             raise RuntimeError("no session")
@@ -132,29 +135,50 @@ def waits_ahead(flow: Flow, clock: list[float]) -> EpochQuery:
     return flow.query
 
 
-def test_a_fork_waits_for_its_epoch(clock: list[float], tmp_path: Path) -> None:
-    """It reads nothing, and no note says that its rows count, before rows have waited for long enough."""
+def test_a_fork_works_ahead_of_its_epoch(clock: list[float], tmp_path: Path) -> None:
+    """No note says that its rows count before rows have waited for long enough. Then those count that it has."""
     flow = Flow(tmp_path)
     flow.keeper.look()
     clock[0] += 1
-    flow.waits_for("app", held_s=0.7)
+    flow.waits_for("app", held_s=0.55)
     flow.keeper.look()
     assert not flow.started
     waits_ahead(flow, clock)
+    flow.query.until_ms = 20_000
     for _ in range(3):
         flow.keeper.look()
-    assert [how for _, how in flow.started] == [("totals epoch 1", "1", (), {})] and flow.held == [True]
-    assert not list_numbers(flow.storage) and flow.standing.epoch is None and not flow.query.left_out
+    assert [how for _, how in flow.started] == [("totals epoch 1", "1", ("app",), {})] and flow.ahead == [True]
+    assert not list_numbers(flow.storage) and flow.standing.epoch is None
     flow.waits_for("app")
     flow.keeper.look()
-    assert len(flow.started) == 1 and flow.query.left_out == [{"app"}] and flow.query.isActive
+    assert len(flow.started) == 1 and not flow.query.left_out and flow.query.isActive
     assert flow.newest.is_open and flow.newest.absent == ("app",) and flow.standing.absent == ("app",)
-    flow.query.until_ms = 20_000
+    flow.keeper.look()
+    assert flow.standing.until_ms == 20_000
     flow.waits_for()
     flow.own.until_ms = 20_000
     flow.keeper.look()
     flow.keeper.look()
     assert not flow.newest.is_open and not flow.query.isActive
+
+
+def test_a_fork_that_works_ahead_waits_for_the_inputs_that_are_there(clock: list[float], tmp_path: Path) -> None:
+    """Another one may go away until the epoch begins. If one is back, its rows belong into the answer."""
+    flow = Flow(tmp_path)
+    fork = waits_ahead(flow, clock)
+    flow.own.wait = Wait({"app": 1.2, "web": 0.6, "short": 0.3})
+    flow.keeper.look()
+    assert fork.left_out == [{"app", "web"}] and flow.newest.absent == ("app", "web") and flow.ahead == [True]
+    other = Flow(tmp_path / "other")
+    other.keeper.look()
+    clock[0] += 1
+    other.own.wait = Wait({"app": 0.8, "web": 0.8})
+    other.keeper.look()
+    fork, how = other.started[-1]
+    assert how[2] == ("app", "web") and other.ahead == [True]
+    other.waits_for("app")
+    other.keeper.look()
+    assert not fork.isActive and other.ahead == [True, False] and other.newest.absent == ("app",)
 
 
 @pytest.mark.parametrize("why", ["it is back", "the flow has gone on", "the flow is over", "the keeper ends"])
@@ -181,7 +205,7 @@ def test_a_fork_that_is_not_needed_goes(why: str, clock: list[float], tmp_path: 
     assert not (Path(flow.checkpoint) / "epochs/1").exists()
     flow.waits_for("app")
     flow.keeper.look()
-    assert flow.held == [True, False] and flow.newest.number == 2 and flow.newest.is_open
+    assert flow.ahead == [True, False] and flow.newest.number == 2 and flow.newest.is_open
 
 
 def test_an_input_that_comes_shortly_before_each_epoch_costs_few_starts(clock: list[float], tmp_path: Path) -> None:
@@ -191,7 +215,7 @@ def test_an_input_that_comes_shortly_before_each_epoch_costs_few_starts(clock: l
         flow.waits_for()
         waits_ahead(flow, clock)
         clock[0] += 1
-    assert flow.held == [True] * 4, "one in ten seconds"
+    assert flow.ahead == [True] * 4, "one in ten seconds"
 
 
 def test_a_fork_whose_epoch_cannot_be_noted_is_stopped(
@@ -213,7 +237,7 @@ def test_a_fork_whose_epoch_cannot_be_noted_is_stopped(
     assert flow.newest.is_open and flow.standing.epoch is None and not fork.left_out
     clock[0] += epoch_keeper.RETRY_S
     flow.keeper.look()
-    assert not fork.isActive and flow.held == [True, False]
+    assert not fork.isActive and flow.ahead == [True, False]
     assert flow.newest.number == 2 and flow.newest.is_open and flow.standing.epoch == 2
 
 
@@ -238,7 +262,7 @@ def test_a_fork_whose_end_cannot_be_noted_is_given_up_later(
     assert fork.isActive is not stops and caplog.text.count("is not forked ahead") == 1
     flow.waits_for("app")
     flow.keeper.look()
-    assert flow.newest.number == 2 and flow.newest.is_open and flow.held == [True, False]
+    assert flow.newest.number == 2 and flow.newest.is_open and flow.ahead == [True, False]
 
 
 @pytest.mark.parametrize("fails", ["the home is another driver's", "the storage"])
@@ -303,7 +327,7 @@ def test_a_flow_whose_input_answers_tentatively_needs_another_fork(clock: list[f
     fork = waits_ahead(flow, clock)
     flow.inputs = frozenset({("app", 3)})
     flow.keeper.look()
-    assert not fork.isActive and flow.held == [True, False] and flow.started[-1][1][3] == {"app": 3}
+    assert not fork.isActive and flow.ahead == [True, False] and flow.started[-1][1][3] == {"app": 3}
     assert flow.newest.number == 2 and flow.newest.is_open
 
 
@@ -317,11 +341,12 @@ def test_a_fork_that_fails_ahead_delays_nothing(
     flow.waits_for("app", held_s=0.8)
     for _ in range(3):
         flow.keeper.look()
-    assert flow.held == [True] and caplog.text.count("is not forked ahead") == 1
+    assert flow.ahead == [True] and caplog.text.count("is not forked ahead") == 1
     flow.fails = False
     flow.waits_for("app")
     flow.keeper.look()
-    assert flow.held == [True, False] and flow.newest.number == 2 and flow.newest.is_open, "its place is not used again"
+    assert flow.ahead == [True, False] and flow.newest.number == 2, "its place is not used again"
+    assert flow.newest.is_open
 
 
 def test_batches_that_leave_no_time_for_an_answer_are_named(

@@ -81,6 +81,10 @@ def until(batch: int) -> int:
     return 1_000 * (batch + 1)
 
 
+AHEAD_S = 0.7
+"""If rows have waited for so long, a fork works ahead."""
+
+
 class Sink:
     """A reader of tentative rows with a table. Its offset is (the flow's batch, the epoch's number, begin and batch).
 
@@ -219,9 +223,11 @@ class World:
         """Starts the query of an epoch, on what is there of the fork."""
         number = int(place.rpartition("/")[2])
         note, own = newest_epoch(self.storage), cec_directory(place)
-        assert note is not None and note.number == number and note.is_open, self
+        works_ahead = number not in list_numbers(self.storage)
+        assert works_ahead or (note is not None and note.number == number and note.is_open), self
+        begins_after = committed_batch(self.storage) if works_ahead or note is None else note.begins_after
         query = QUERY.read(own)
-        assert (query is None) == (note.begins_after < 0), self
+        assert (query is None) == (begins_after < 0), self
         if query is None:
             conf = self.query_file["settings_conf"]
             home = home_of(place, parse_settings(conf), None)  # type: ignore[arg-type]
@@ -231,15 +237,15 @@ class World:
             log = show_borrowed(open_storage(absolute_home(place, query["log_home"])), open_storage)
             found = read_log_file(log)
             assert found is not None and found.borrows and found.log_id == LOG_ID, self
-            assert committed_batch(open_storage(place)) == note.begins_after == batches(log)[-1], self
-        made = Query(number=number, batch=note.begins_after, place=open_storage(place), log=log)
+            assert committed_batch(open_storage(place)) == begins_after == batches(log)[-1], self
+        made = Query(number=number, batch=begins_after, place=open_storage(place), log=log)
         self.forks.append(made)
         return made
 
-    def flow_step(self) -> None:
-        """The next batch of the flow, if its inputs are there."""
+    def flow_step(self, held_s: float = 1.5) -> None:
+        """The next batch of the flow, if its inputs are there. Else rows have waited for `held_s` then."""
         if self.away:
-            self.own.wait = Wait({"app": 1.5})
+            self.own.wait = Wait({"app": held_s})
             return
         self.own.wait = Wait()
         self.batch += 1
@@ -319,7 +325,7 @@ class World:
             if what < 0.1:
                 self.move_inputs()
             elif what < 0.3:
-                self.flow_step()
+                self.flow_step(self.chance.choice([AHEAD_S, 1.5]))
             elif what < 0.55:
                 self.look()
             elif what < 0.7:
@@ -464,6 +470,28 @@ def test_rows_of_a_batch_whose_end_was_cut_off_are_not_taken_back_before_stable_
     world.heal()
 
 
+def test_the_place_of_a_fork_that_worked_ahead_of_a_killed_driver_is_not_used_again(
+    made: Callable[..., World],
+) -> None:
+    """An executor that was paused may write there yet."""
+    world = made(0)
+    world.flow_step()
+    world.look()
+    world.away, world.clock = True, world.clock + RETRY_S
+    world.flow_step(AHEAD_S)
+    world.look()
+    world.fork_step()
+    world.sink.step()
+    assert len(world.forks) == 1 and newest_epoch(world.storage) is None and not world.sink.tentative
+    world.restart()
+    world.flow_step()
+    world.look()
+    world.sink.step()
+    assert [each.number for each in world.forks] == [1, 2] and world.keeper.standing.epoch == 2
+    assert not world.sink.tentative
+    world.heal()
+
+
 @pytest.mark.parametrize("passed", [True, False])
 def test_rows_that_the_flow_has_passed_go_though_the_next_epoch_has_none(
     passed: bool, made: Callable[..., World]
@@ -536,8 +564,15 @@ def course(world: World) -> int:
     for _ in range(3):
         world.flow_step()
     world.sink.step()
-    for _ in range(2):
+    for ahead in (False, True):
         world.away = True
+        if ahead:
+            world.clock += RETRY_S
+            world.flow_step(AHEAD_S)
+            world.look()
+            world.fork_step()
+            world.sink.step()
+            assert not world.sink.tentative or world.keeper.standing.epoch is not None, world
         world.flow_step()
         for _ in range(3):
             world.look()

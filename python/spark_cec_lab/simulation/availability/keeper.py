@@ -38,6 +38,15 @@ class Epoch:
         return self.query.out.newest > self.begins_after
 
 
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """A fork that works ahead, without a note. `begins_after`: the flow's last batch in its past."""
+
+    absent: frozenset[str]
+    begins_after: int
+    query: Query
+
+
 class Keeper:
     """Looks at a flow now and then. `read`: the keepers of the flows that it reads, by name."""
 
@@ -54,7 +63,7 @@ class Keeper:
         self._progress = self._answered = Progress()
         self._moved_ms = 0.0
         self._forked_at: Progress | None = None
-        self._has_spare = False
+        self._spare: _Spare | None = None
 
     @property
     def open(self) -> Epoch | None:
@@ -85,16 +94,25 @@ class Keeper:
         query, pause_s = open_.query, self._pause_ms(open_.inputs, open_.pace) / 1000
         return EpochLook(
             open_.absent, open_.begun, query.progress, query.held_s, query.back, False, open_.is_suspended,
-            open_.inputs, pause_s,
+            open_.inputs, pause_s, still_s=(self._clock.now - query.moved_ms) / 1000,
         )  # fmt: skip
 
     def _keep_spare(self, orders: Orders) -> bool:
-        """Starts a fork that reads nothing yet, or drops it; answers whether it starts one."""
-        self._has_spare &= (orders.forks or orders.opens is not None) and self._forked_at == self._progress
-        if not orders.forks or self._forked_at == self._progress:
+        """Starts a fork that works ahead, or drops it; answers whether it starts one."""
+        spare, absent = self._spare, orders.opens if orders.forks is None else orders.forks
+        if spare is not None and not (absent is not None and spare.absent <= absent and self._stands_as_forked()):
+            spare.query.stop()
+            self._spare = None
+        if orders.forks is None or self._stands_as_forked():
             return False
-        self._forked_at, self._has_spare = self._progress, True
+        self._forked_at, begins_after = self._progress, self.flow.out.newest
+        query = self._fork(orders.forks, frozenset())
+        self._spare = _Spare(orders.forks, begins_after, query)
+        query.start(self._setup.costs.fork_ms)
         return True
+
+    def _stands_as_forked(self) -> bool:
+        return self._forked_at == self._progress
 
     def _carry_out(self, orders: Orders, open_: Epoch | None, inputs: Inputs) -> bool:
         """Answers whether it starts a query."""
@@ -113,27 +131,34 @@ class Keeper:
             open_.absent = open_.query.absent = orders.leaves_out
         if orders.opens is None:
             return starts
-        is_ready = self._has_spare and not inputs and open_ is None
-        self._open(orders.opens, inputs, open_, 0.0 if is_ready else self._setup.costs.fork_ms)
-        self._has_spare = False
-        return not is_ready
+        spare, self._spare = self._spare, None
+        if spare is not None and inputs:
+            spare.query.stop()
+            spare = None
+        self._open(orders.opens, inputs, open_, spare)
+        return spare is None
 
-    def _open(self, absent: frozenset[str], inputs: Inputs, replaced: Epoch | None, starts_in_ms: float) -> None:
+    def _fork(self, absent: frozenset[str], inputs: Inputs) -> Query:
         channels = dict(self._channels)
         for name, number in inputs:
             channels[name] = self._read[name].epochs[number - 1].query.out
-        pace = self._setup.within.while_away
-        query = Query(
+        return Query(
             self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent,
-            self._pause_ms(inputs, pace), self.flow.held,
+            self._pause_ms(inputs, self._setup.within.while_away), self.flow.held,
         )  # fmt: skip
-        number, begins_after, begun = len(self.epochs) + 1, self.flow.out.newest, Progress(self.flow.state.until_ms)
+
+    def _open(self, absent: frozenset[str], inputs: Inputs, replaced: Epoch | None, spare: _Spare | None) -> None:
+        query = self._fork(absent, inputs) if spare is None else spare.query
+        query.absent = absent
+        begins_after = self.flow.out.newest if spare is None else spare.begins_after
+        number, begun, pace = len(self.epochs) + 1, Progress(self.flow.state.until_ms), self._setup.within.while_away
         if replaced is not None:
             self._answered = self._answered.join(replaced.query.progress)
         is_running = replaced is not None and not replaced.is_suspended
         passed = has_passed(self.flow.progress, self._answered, is_running=is_running)
         self.epochs.append(Epoch(number, begins_after, absent, query, begun, inputs, pace, passed))
-        query.start(starts_in_ms)
+        if spare is None:
+            query.start(self._setup.costs.fork_ms)
         self.changes.send()
 
     def _close(self, open_: Epoch) -> None:

@@ -58,7 +58,7 @@ def test_every_point_of_the_paper_is_simulated_at_its_scale() -> None:
 
 def test_the_scale_of_spark_is_the_one_that_a_measurement_would_take() -> None:
     world = spark_world(SPARK, None)
-    assert world.alpha == QUICK_ALPHA and 2 < world.scale < 5
+    assert world.alpha == QUICK_ALPHA and 1.5 < world.scale < 4
     assert spark_world(SPARK, 7.0).scale == 7.0
 
 
