@@ -176,6 +176,12 @@ class PipelineHome:
             if taken:
                 self.release()
 
+    def take_back(self, graph: Graph) -> None:
+        """Puts back the status that `announce` has replaced, after a start that failed. A running driver's stays."""
+        with contextlib.suppress(OSError, CecError):
+            if self._hold(graph, 0.0):
+                self.withdraw(graph)
+
     def _write_state(self, graph: Graph, flows: Collection[str], state: State) -> None:
         self.write_status(_describe(graph, self.home, flows, state))
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,12 +118,15 @@ def run(
         home = PipelineHome.of(graph, pipeline.home, own)
         home.announce(graph, _chosen(graph, only), pipeline.checkpointing)
         print(f"pipeline {pipeline.name}: Spark is being started", file=sys.stderr)
-        with _spark(pipeline.name, master, pairs) as spark:
-            running = pipeline.start(spark, only, RecoveryPolicy(recovery), replica)
-            for number in (signal.SIGINT, signal.SIGTERM):  # PySpark's own handler calls the JVM, and prints tracebacks
-                signal.signal(number, _interrupt)
-            _follow(running, as_json, lambda: spark.sparkContext.setLogLevel("OFF"))
-            failed = running.status().failed
+        signal.signal(signal.SIGTERM, _interrupt)
+        with ExitStack() as undo:
+            undo.callback(home.take_back, graph)
+            with _spark(pipeline.name, master, pairs) as spark:
+                running = pipeline.start(spark, only, RecoveryPolicy(recovery), replica)
+                undo.pop_all()
+                signal.signal(signal.SIGINT, _interrupt)  # PySpark's own handler calls the JVM, and prints tracebacks
+                _follow(running, as_json, lambda: spark.sparkContext.setLogLevel("OFF"))
+                failed = running.status().failed
     except GraphError as error:
         for complaint in error.complaints:
             print(f"error: {complaint}", file=sys.stderr)

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -25,10 +27,13 @@ from spark_cec.log.home import join_log
 from spark_cec.log.manifest import Manifest, publish
 from spark_cec.log.record import encode_table
 from spark_cec.log.writer import SegmentWriter
+from spark_cec.pipeline import Pipeline
+from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.graph import Graph, GraphError, Node
 from spark_cec.pipeline.home import NoHome, PipelineHome
 from spark_cec.pipeline.replicas import Replica, Verdict, list_columns, read_record
 from spark_cec.pipeline.status import FlowStatus, HeldFor, PipelineStatus, State
+from spark_cec.pipeline_commands import run as run_command
 from spark_cec.pipeline_commands.app import make_app
 from spark_cec.pipeline_commands.run import SILENT_S, make_table
 from spark_cec.settings import PROVIDER, PROVIDER_KEY
@@ -112,6 +117,40 @@ def test_what_would_be_refused_is_known_before_anything_is_begun(tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(LogLocationError):
         PipelineHome(str(tmp_path / "file" / "shop")).announce(GRAPH, GRAPH.nodes)
+
+
+@pytest.mark.parametrize("before", [State.STOPPED, None])
+@pytest.mark.parametrize("error", [FlowError("it answers no stream"), KeyboardInterrupt()], ids=type)
+def test_a_command_whose_start_fails_leaves_the_status_as_it_was(
+    error: BaseException, before: State | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Spark starts, or while the flows are made. If another driver runs by then, its status stays."""
+    base, handler = str(tmp_path / "shop"), signal.getsignal(signal.SIGTERM)
+    home, other = PipelineHome(base), PipelineHome(base)
+    if before is not None:
+        home.take(GRAPH, {})
+        home.write_status(status_of(tmp_path, FlowStatus("a", before)))
+        home.release()
+    declared = Pipeline("shop", base)
+    declared.flow(name="a")(lambda spark: spark)
+    declared.sink(name="out")(lambda a: a)
+    monkeypatch.setattr(run_command, "load_pipeline", lambda _: declared)
+    has_other = [False, True]
+
+    def fail(*_: Any) -> Any:
+        assert {flow.state for flow in other.status().flows} == {State.STARTING}
+        if has_other.pop(0):
+            other.take(declared.graph(), {})
+            other.write_status(status_of(tmp_path, FlowStatus("a", State.RUNNING)))
+        raise error
+
+    monkeypatch.setattr(run_command, "_spark", fail)
+    for expected in (before or State.STOPPED, State.RUNNING):
+        with pytest.raises((typer.Exit, KeyboardInterrupt)):
+            run_command.run("shop.py")
+        assert {flow.state for flow in PipelineHome(base).status().flows} == {expected}
+    other.release()
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.parametrize(
