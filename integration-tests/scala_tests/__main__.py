@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--suite", action="append", default=[], help="one suite, such as state.PagesSuite")
     parser.add_argument("--test", action="append", default=[], help="tests with this text in their names")
     parser.add_argument("--seed", type=int, help="run random tests with this seed alone, which a failure names")
+    parser.add_argument("--java", metavar="COMMAND", help="run the tests with this java; the usual one compiles them")
     parser.add_argument("--coverage", action="store_true", help="print lines and branches that were run, by package")
     parser.add_argument("--files", action="store_true", help="with --coverage: print them by source file, too")
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="seconds for all tests (default 300)")
@@ -54,10 +55,10 @@ def _run(options: argparse.Namespace, classes: Classes, directory: Path) -> tupl
     jvm = [] if options.seed is None else [f"-Dcec.test.seed={options.seed}"]
     output = directory / "output"
     if not options.coverage:
-        return run(classes, output, chosen, jvm, options.timeout), ""
+        return run(classes, output, chosen, jvm, options.timeout, options.java), ""
     agent, command_line = jacoco.tools()
     data, xml = output / "jacoco.exec", output / "jacoco.xml"
-    outcome = run(classes, output, chosen, [*jvm, *jacoco.options(agent, data)], options.timeout)
+    outcome = run(classes, output, chosen, [*jvm, *jacoco.options(agent, data)], options.timeout, options.java)
     tables = [jacoco.table(jacoco.report(command_line, data, classes, xml))]
     if options.files:
         tables.append(jacoco.table(jacoco.files(xml), "source file"))

@@ -40,14 +40,18 @@ class Outcome:
 
 
 def run(
-    classes: Classes, directory: Path, arguments: Sequence[str], options: Sequence[str], timeout_s: float
-) -> Outcome:
-    """Run ScalaTest's runner with more `arguments`, in a JVM with more `options`; its files are below `directory`."""
+    classes: Classes, directory: Path, arguments: Sequence[str], options: Sequence[str], timeout_s: float,
+    java: str | None = None,
+) -> Outcome:  # fmt: skip
+    """Run ScalaTest's runner with more `arguments`, in a JVM with more `options`; its files are below `directory`.
+
+    `java`: the command of another Java than the one that compiles.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "tmp").mkdir(parents=True)
     output = directory / "output"
     command = [
-        *(require_java(), *_OPTIONS, *module_options(), *options),
+        *(java or require_java(), *_OPTIONS, *module_options(), *options),
         *(f"-Djava.io.tmpdir={directory / 'tmp'}", f"-Dcec.suite.log={directory / 'unit.log'}"),
         f"-Dlog4j2.configurationFile={ROOT / 'integration-tests' / 'spark_suites' / 'log4j2.properties'}",
         *("-cp", classes.class_path, "org.scalatest.tools.Runner"),

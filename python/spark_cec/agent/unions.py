@@ -335,14 +335,16 @@ class UnionCalls:
         self._note_waits(request.query, streams, union, channels)
         streams.left_ms = note_left(streams.left_ms, channels, union.absent)
         back = find_back(channels, streams.left_ms, union.most_lag_ms)
-        pause_ms = self._find_pause_ms(streams, union, back)
-        if pause_ms:
-            then_ms = self._clock() * 1000 - pause_ms
+        if union.pause_ms:
+            then_ms = self._clock() * 1000 - union.pause_ms
             for stream in streams.members.values():
                 stream.facts = None if stream.facts is None else as_of(stream.facts, then_ms)
             channels = self._leave_out_future(request.query, streams.facts)
         # Its rows must have waited, too: else the batch would wait for them.
         streams.back = tuple(sorted(back & find_back(channels, streams.left_ms, union.most_lag_ms)))
+        if self._yields(streams, union):
+            streams.end_ms, streams.leaves_more = None, False
+            return
         absent = streams.given_up.keys() | set(union.absent)
         if not absent:  # all inputs have come as far
             channels = streams.facts
@@ -357,18 +359,15 @@ class UnionCalls:
         stable_ms = find_stable_end(channels, union.bucket_ms, absent)
         streams.leaves_more = None not in (streams.end_ms, stable_ms) and streams.end_ms != stable_ms
 
-    def _find_pause_ms(self, streams: _Streams, union: Union, back: frozenset[str]) -> int:
-        """How long each row waits. `back`: the channels of `absent` that are back.
+    def _yields(self, streams: _Streams, union: Union) -> bool:
+        """Whether the epoch of a flow that catches up lets it have the processors, and plans no batch.
 
-        The epoch of a flow that catches up lets it have the processors for a while. If the driver has the query wait
-        for the channels again, it is because they are back.
+        If the driver has the query wait for the channels again, it is because they are back.
         """
         if union.absent:
-            is_back = back.issuperset(union.absent)
             since = self._clock() if streams.yields_since is None else streams.yields_since
-            streams.yields_since = since if is_back else None
-        yields = streams.yields_since is not None and self._clock() - streams.yields_since < union.yields_ms / 1000
-        return max(union.pause_ms, union.yields_ms) if yields else union.pause_ms
+            streams.yields_since = since if set(streams.back).issuperset(union.absent) else None
+        return streams.yields_since is not None and self._clock() - streams.yields_since < union.yields_ms / 1000
 
     def _leave_out_future(self, query: str, channels: Sequence[ChannelFacts]) -> list[ChannelFacts]:
         """The channels without the rows that are dated too far ahead of this machine's clock, of which this warns."""

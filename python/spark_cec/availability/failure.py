@@ -147,8 +147,8 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     if has_passed(flow.progress, epoch.progress.join(epoch.before), is_running=is_running):
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
-    # It may let rows wait, for alpha * X at most. If it stands still for longer, there are none.
-    waited_s = epoch.still_s if epoch.still_s < wait_s else 0.0
+    # It may let rows wait, and has a long batch then. If it stands still for much longer, there are none.
+    waited_s = epoch.still_s if epoch.still_s < _NEAR * wait_s else 0.0
     if bool(epoch.inputs) or _find_lag_s(flow, epoch) + waited_s <= wait_s:
         return Orders(FailureState.STABILIZATION, suspends=not epoch.is_suspended)
     return Orders(FailureState.STABILIZATION, leaves_out=changed)

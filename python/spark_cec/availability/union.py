@@ -51,8 +51,8 @@ class Union:
     far they are, so the channels keep what they need. `most_lag_ms`: a channel of `absent` is back if it has gone on,
     and is less than that behind the others. `silence_ms`: a channel that stands still for so long holds back what the
     query has in its state; None if nobody asks. `pause_of_empty_ms`: so long after a batch comes one without rows, if
-    only time has passed; None for the usual time. `yields_ms`: when all channels of `absent` are back, each row waits
-    so long for a time so long: the flow needs the processors to catch up.
+    only time has passed; None for the usual time. `yields_ms`: when all channels of `absent` are back, no batch
+    is planned for so long: the flow needs the processors to catch up.
     """
 
     bucket_ms: int

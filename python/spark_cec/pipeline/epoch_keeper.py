@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -168,8 +168,10 @@ class EpochKeeper(Worker):
         self, flow: str, checkpoint: str, within: Within, find_query: Callable[[], StreamingQuery | None],
         is_over: Callable[[], bool], find_inputs: Callable[[], Inputs], start: StartFork, changed: Callable[[], None],
         confirm: Callable[[], None] = lambda: None, *, forks_ahead: bool = True,
+        answering: Collection[str] = frozenset(),
     ) -> None:  # fmt: skip
         """`checkpoint`: the URL of the flow's. `forks_ahead`: a fork may be started before it is needed.
+        `answering`: the flows that it reads which answer within a bound themselves. A fork reads their epochs.
 
         `find_query` answers the flow's own query while it runs, and `is_over` whether it never runs again.
         `find_inputs` answers the open epochs of the flows that it reads. This calls `changed` at each new state, and
@@ -188,6 +190,7 @@ class EpochKeeper(Worker):
         self._changed = changed
         self._confirm = confirm
         self._forks_ahead = forks_ahead
+        self._answering = frozenset(answering)
         self._ending = threading.Event()
         self._progress = Progress()
         self._moved_at = time.monotonic()
@@ -283,7 +286,7 @@ class EpochKeeper(Worker):
         try:
             if spare is not None and not (absent is not None and self._is_fit(spare, absent)):
                 self._drop_spare()
-            elif spare is None and orders.forks is not None:
+            elif spare is None and orders.forks is not None and not orders.forks & self._answering:
                 self._fork_ahead(orders.forks)
         except Exception:
             self._rest_from_forks()

@@ -328,7 +328,7 @@ class Flows:
             self._replica is not None, None if keep is None else keep.most_bytes, keep is not None and not by.blocks,
             most_lag_ms=most_lag_ms, silence_ms=None if by.within is None else by.within.wait_ms // 2,
             pause_of_empty_ms=find_pause_ms(self._graph, self._declared, by.node.name),
-            yields_ms=0 if epoch is None or by.within is None else by.within.wait_ms,
+            yields_ms=_find_yields_ms(by, epoch),
         )  # fmt: skip
         return {"union": json.dumps(asdict(union)), "own": str(sorted(members).index(name))}
 
@@ -336,6 +336,13 @@ class Flows:
         """How far a flow may be behind before its tentative rows count, in ms; 0 if it gives out none."""
         within = self._declared[name].within
         return 0 if within is None else within.wait_ms
+
+
+def _find_yields_ms(flow: Flow, epoch: EpochReads | None) -> int:
+    """How long an epoch of a flow yields to the flow. One that delays does so anyway, or reads what has waited."""
+    if epoch is None or flow.within is None or epoch.pause_ms or epoch.epochs:
+        return 0
+    return flow.within.yields_ms
 
 
 def _check_time(flow: Flow, read: str, column: str, schema: StructType) -> None:

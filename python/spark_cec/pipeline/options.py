@@ -154,6 +154,10 @@ def parse_bucket(
     return int(length_ms)
 
 
+_YIELDS_FOR = 0.6
+"""An epoch lets its flow catch up for this part of alpha * X."""
+
+
 class Pace(str, Enum):
     """When an epoch answers: at once; when rows have waited for alpha * X; or not at all (the paper's names)."""
 
@@ -185,6 +189,13 @@ class Within:
     def pause_ms(self, pace: Pace) -> int:
         """How long each row waits in an epoch of that pace, in ms."""
         return self.wait_ms if pace is Pace.DELAY else 0
+
+    @property
+    def yields_ms(self) -> int:
+        """For how long an epoch plans no batch when all inputs are back. The batch behind has all that waits, so X must
+        leave it some time.
+        """
+        return int(_YIELDS_FOR * self.wait_ms)
 
     def find_step(self, orders: Orders, pace: Pace, *, changes_pace: bool = False) -> Step:
         """What becomes of the query of an epoch that runs, and stays open. `pace`: that of its query.

@@ -120,6 +120,7 @@ def _assemble(
                 name, home.flow(name), within, supervisors[name].running_query, partial(_is_over, supervisors[name]),
                 partial(_find_epochs, graph.nodes[name].inputs, epochs), partial(flows.start_epoch, name), news.set,
                 home.confirm, forks_ahead=not flows.has_trigger(name),
+                answering=[each for each in graph.nodes[name].inputs if each in flows.bounds()],
             )  # fmt: skip
     sinks = {name: each for name, each in supervisors.items() if graph.nodes[name].is_sink}
     standby = None

@@ -56,12 +56,13 @@ def test_an_epoch_ends_when_the_flow_has_passed_it() -> None:
 
 
 def test_an_epoch_that_lets_rows_wait_is_not_as_near_as_it_looks() -> None:
-    """It stands still while the flow catches up, and rows come. For alpha X at most: then no rows are there."""
+    """It stands still while the flow catches up, and rows come. Not for twice alpha X: then no rows are there."""
     flow = replace(BACK, progress=at(18_000))
     assert decide(flow, EPOCH, X_S).suspends, "2 s are less than alpha X"
     assert not decide(flow, replace(EPOCH, still_s=1.0), X_S).suspends
     assert decide(flow, replace(EPOCH, still_s=0.5), X_S).suspends
-    assert decide(flow, replace(EPOCH, still_s=X_S), X_S).suspends
+    assert not decide(flow, replace(EPOCH, still_s=1.9 * X_S), X_S).suspends, "its batch has all that waited"
+    assert decide(flow, replace(EPOCH, still_s=2 * X_S), X_S).suspends
     assert decide(replace(flow, progress=at(20_100)), replace(EPOCH, still_s=2.6), X_S).suspends, "it is passed"
 
 

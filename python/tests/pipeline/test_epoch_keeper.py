@@ -181,6 +181,22 @@ def test_a_fork_that_works_ahead_waits_for_the_inputs_that_are_there(clock: list
     assert not fork.isActive and other.ahead == [True, False] and other.newest.absent == ("app",)
 
 
+def test_a_flow_that_waits_for_one_which_is_about_to_answer_does_not_fork_ahead(
+    clock: list[float], tmp_path: Path
+) -> None:
+    """Its fork must read the epoch of that one."""
+    flow = Flow(tmp_path)
+    flow.keeper._answering = frozenset({"app"})
+    flow.keeper.look()
+    clock[0] += 1
+    flow.waits_for("app", held_s=0.8)
+    flow.keeper.look()
+    assert not flow.started
+    flow.inputs = frozenset({("app", 3)})
+    flow.keeper.look()
+    assert flow.ahead == [False] and flow.newest.is_open and flow.newest.number == 1
+
+
 @pytest.mark.parametrize("why", ["it is back", "the flow has gone on", "the flow is over", "the keeper ends"])
 def test_a_fork_that_is_not_needed_goes(why: str, clock: list[float], tmp_path: Path) -> None:
     """Its number is not used again, and for a while no other one starts ahead."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from spark_cec.availability.union import EpochReads
 from spark_cec.pipeline import Pipeline, flows
 from spark_cec.pipeline.declare import FlowError
 from spark_cec.pipeline.flows import Flows
@@ -54,6 +55,28 @@ def test_a_flow_of_a_replica_starts_again_with_the_constants_of_its_first_start(
     with pytest.raises(Started if own is None else FlowError) as ended:
         found.start("web")
     assert own is None or "flow web has other dates, times or tables than at the start" in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("reads", "yields_ms"),
+    [
+        (EpochReads(frozenset({"app"})), 5_400),
+        (EpochReads(frozenset({"app"}), pause_ms=9_000), 0),
+        (EpochReads(frozenset({"app"}), {"web": 3}), 0),
+        (None, 0),
+    ],
+    ids=["process", "delay", "reads an epoch", "the flow itself"],
+)
+def test_an_epoch_yields_to_its_flow_unless_its_rows_have_waited(
+    reads: EpochReads | None, yields_ms: int, tmp_path: Path
+) -> None:
+    made = Pipeline("shop", str(tmp_path))
+    made.flow(name="web")(lambda spark: None)
+    made.flow(name="app")(lambda spark: None)
+    made.flow(name="both", within="10s", watermarks={"web": ("t", "1 second"), "app": ("t", "1 second")})(
+        lambda web, app: None
+    )
+    assert flows._find_yields_ms(made.flows["both"], reads) == yields_ms
 
 
 class FakeSpark:

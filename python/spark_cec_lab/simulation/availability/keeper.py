@@ -103,7 +103,7 @@ class Keeper:
         if spare is not None and not (absent is not None and spare.absent <= absent and self._stands_as_forked()):
             spare.query.stop()
             self._spare = None
-        if orders.forks is None or self._stands_as_forked():
+        if orders.forks is None or self._stands_as_forked() or orders.forks & self._read.keys():
             return False
         self._forked_at, begins_after = self._progress, self.flow.out.newest
         query = self._fork(orders.forks, frozenset())
@@ -142,9 +142,11 @@ class Keeper:
         channels = dict(self._channels)
         for name, number in inputs:
             channels[name] = self._read[name].epochs[number - 1].query.out
+        pause_ms, within = self._pause_ms(inputs, self._setup.within.while_away), self._setup.within
+        yields_ms = 0 if inputs or pause_ms else within.yields_ms
         return Query(
-            self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent,
-            self._pause_ms(inputs, self._setup.within.while_away), self.flow.held,
+            self._clock, self._setup, channels, self.flow.out.fork(), self.flow.state, absent, pause_ms, self.flow.held,
+            yields_ms,
         )  # fmt: skip
 
     def _open(self, absent: frozenset[str], inputs: Inputs, replaced: Epoch | None, spare: _Spare | None) -> None:

@@ -40,12 +40,14 @@ class Query:
     """Plans batches as the agent does, and runs them one after the other.
 
     A window comes in the batch of its last bucket. `absent`: the channels for which it does not wait.
-    `pause_ms`: how long each row waits in it. `held`: the waits of its flow.
+    `pause_ms`: how long each row waits in it. `held`: the waits of its flow. `yields_ms`: for how long it plans
+    nothing when all channels of `absent` are back.
     """
 
     def __init__(
         self, clock: Clock, setup: Setup, channels: Mapping[str, Channel], out: Channel, state: State,
         absent: frozenset[str] = frozenset(), pause_ms: int = 0, held: Mapping[str, Held] | None = None,
+        yields_ms: float = 0.0,
     ) -> None:  # fmt: skip
         self._clock = clock
         self._setup = setup
@@ -62,8 +64,8 @@ class Query:
         self._is_idle_in = -1
         self.progress = Progress()
         self.moved_ms = clock.now
-        self._yields_since: float | None = None
-        self._waits_ms = pause_ms
+        self._yields_ms = yields_ms
+        self._yields_until: float | None = None
 
     def start(self, in_ms: float, pause_ms: int | None = None) -> None:
         """Runs from then on, after the last batch. A start after a stop may have another pause."""
@@ -121,11 +123,13 @@ class Query:
     def _wait(self, run: int) -> None:
         """Triggers again when a batch has come, or has waited for long enough."""
         now = self._clock.now
-        hidden = [each.came_ms[each.count_until(now - self._waits_ms) :][:1] for each in self._channels.values()]
+        hidden = [each.came_ms[each.count_until(now - self.pause_ms) :][:1] for each in self._channels.values()]
         times = [came for each in hidden for came in each]
         ripe = Signal()
-        if times and self._waits_ms:
-            self._clock.after(max(min(times) + self._waits_ms - now, 0.0), ripe.send)
+        if times and self.pause_ms:
+            self._clock.after(max(min(times) + self.pause_ms - now, 0.0), ripe.send)
+        if self._yields_until is not None and self._yields_until > now:
+            self._clock.after(self._yields_until - now, ripe.send)
         grows = (each.grows for each in self._channels.values())
         self._is_idle_in = run
         self._clock.wait(self._setup.costs.poll_ms / 2, lambda: self._trigger(run), ripe, *grows)
@@ -142,20 +146,19 @@ class Query:
         self._left_ms = note_left(self._left_ms, known, self.absent)
         most_lag_ms = self._setup.within.wait_ms // 2
         back = find_back(known, self._left_ms, most_lag_ms)
-        self._waits_ms = self._find_pause_ms(back)
-        if self._waits_ms:
-            channels.update({name: as_of(each, now - self._waits_ms) for name, each in channels.items()})
+        if self.pause_ms:
+            channels.update({name: as_of(each, now - self.pause_ms) for name, each in channels.items()})
         self.back = back & find_back(list(channels.values()), self._left_ms, most_lag_ms)
+        if self._yields():
+            return None
         return plan_end(list(channels.values()), bucket_ms, None, may_be_empty=False, absent=self.absent)
 
-    def _find_pause_ms(self, back: frozenset[str]) -> int:
-        """How long each row waits: longer for a while, when all channels are back for which it did not wait."""
-        now, yields_ms = self._clock.now, self._setup.within.wait_ms
+    def _yields(self) -> bool:
+        """Whether it leaves the processors to its flow for a while, because all channels are back."""
         if self.absent:
-            since = now if self._yields_since is None else self._yields_since
-            self._yields_since = since if back >= self.absent else None
-        yields = self._yields_since is not None and now - self._yields_since < yields_ms
-        return max(self.pause_ms, yields_ms) if yields else self.pause_ms
+            until = self._clock.now + self._yields_ms if self._yields_until is None else self._yields_until
+            self._yields_until = until if self.back >= self.absent else None
+        return self._yields_until is not None and self._clock.now < self._yields_until
 
 
 def _count(state: State, rows: list[Rows], window_ms: int) -> dict[int, int]:

@@ -50,7 +50,8 @@ def test_every_point_of_the_paper_is_simulated_at_its_scale() -> None:
     world = paper_world()
     lines = [line_of(world, point, world.run(point.outage)) for point in points_of((Part.FIGURE_9,), world)]
     rows = {(each["series"], each["x"]): each["tentative"]["median"] for each in lines}
-    assert len({rows["process", x] for x in (0.5, 1.0, 2.0, 3.0, 4.0)}) == 1, "a step"
+    step = [rows["process", x] for x in (0.5, 1.0, 2.0, 3.0, 4.0)]
+    assert max(step) < 1.1 * min(step), "a step; an epoch that yields for too short a time has some rows more"
     assert rows["process", 6.0] == rows["delay", 6.0] == 0
     assert rows["delay", 1.0] - rows["delay", 2.0] == rows["delay", 3.0] - rows["delay", 4.0] == 100
     assert {each["theirs"] for each in lines} and all(each["world"] == "s=1" for each in lines)

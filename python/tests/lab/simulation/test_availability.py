@@ -55,6 +55,16 @@ def test_a_window_usually_comes_as_can_be_reckoned(seed: int) -> None:
     assert COSTS.source_ms + COSTS.flow_ms + COSTS.sink_ms <= usual_ms <= 100 + 2 * COSTS.flow_ms + 40
 
 
+@pytest.mark.parametrize(("row_us", "away_ms"), [(54, 60_000), (110, 120_000)])
+def test_an_epoch_that_yields_to_its_flow_answers_in_time(row_us: float, away_ms: int) -> None:
+    """The flow needs longer than the epoch yields. Then come all rows that have waited in one batch."""
+    costs = Costs(source_ms=100, flow_ms=800, sink_ms=100, row_us=row_us, fork_ms=1_000, share=0.8)
+    made = Setup(costs, Within(10_000, 9_000), (Failure("east", 30_000, 30_000 + away_ms),), every_ms=200)
+    found = run(made)
+    assert found.corrected_ms is not None and found.corrected_ms > 9_000 and found.epochs == 1
+    assert found.delay_new_ms < 10_000 + 500
+
+
 @pytest.mark.parametrize("pace", [Pace.PROCESS, Pace.DELAY])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_inputs_that_come_and_go_fifty_times_are_answered_in_time(seed: int, pace: Pace) -> None:
