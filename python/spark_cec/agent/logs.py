@@ -9,8 +9,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from spark_cec.adapters.fsspec_storage import open_storage
@@ -121,7 +121,7 @@ class OpenLog:
             bundle_segments(self.storage, chosen, new_writer_id(int(time.time() * 1000)))
 
     def leave_idle_segment(self) -> None:
-        """Closes a segment's file if nothing was appended for long."""
+        """Closes a segment's file if nothing was appended for long. Does not wait for an append."""
         if self._writer is not None:
             self._writer.leave_if_idle()
 
@@ -188,7 +188,10 @@ class OpenLogs:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._logs: dict[str, OpenLog] = {}
         self._fenced: dict[str, tuple[str, str]] = {}
+        # Nothing under this lock waits for a storage, a disk or another log: each call needs it.
         self._lock = threading.Lock()
+        self._closing: set[OpenLog] = set()
+        self._has_closed = threading.Condition(self._lock)
         # A thread that opens or checks a log holds the lock of its home: storage may be slow.
         self._turns: dict[str, threading.Lock] = {}
         self._places: dict[str, str] = {}
@@ -207,7 +210,8 @@ class OpenLogs:
             with self._lock:
                 for log in lent:
                     log.users -= 1
-                    self._close_if_unused(log)
+                unused = self._take_unused(lent)
+            self._close_all(unused)
 
     def keep(self, home: str) -> None:
         """Keeps the log open until `close_log`."""
@@ -222,9 +226,9 @@ class OpenLogs:
         place = self._find_place(home)
         with self._lock:
             log = self._logs.pop(place, None)
-            if log is not None:
-                self._retire(log)
-            return log is not None
+            unused = [] if log is None else self._retire(log)
+        self._close_all(unused)
+        return log is not None
 
     def fence(self, checkpoint: str, home: str | None, reason: str) -> None:
         """Fails all later calls for this checkpoint or home, because their query has lost its lease."""
@@ -280,24 +284,28 @@ class OpenLogs:
 
     def tidy(self) -> None:
         """Closes logs that are long idle; called at intervals."""
+        self._close_idle()
         with self._lock:
-            self._retire_idle()
-            for log in self._logs.values():
-                log.leave_idle_segment()
+            logs = list(self._logs.values())
+        for log in logs:  # a log that is closed meanwhile has no open segment
+            log.leave_idle_segment()
 
-    def _retire_idle(self) -> None:
-        now = self._clock()
-        for idle in [log for log in self._logs.values() if not log.kept and now - log.used_at > IDLE_S]:
-            self._retire(self._logs.pop(idle.home))
+    def _close_idle(self) -> None:
+        with self._lock:
+            now = self._clock()
+            idle = [log for log in self._logs.values() if not log.kept and now - log.used_at > IDLE_S]
+            unused = [each for log in idle for each in self._retire(self._logs.pop(log.home))]
+        self._close_all(unused)
 
     @contextmanager
     def _lock_home(self, home: str) -> Iterator[str]:
-        """Locks the opening of the log at `home`, and yields its place."""
+        """Locks the opening of the log at `home`, and yields its place. Then closes idle logs."""
         place = self._find_place(home)
         with self._lock:
             turn = self._turns.setdefault(place, threading.Lock())
         with turn:
             yield place
+        self._close_idle()
 
     def _find_place(self, home: str) -> str:
         """`place_of`, computed once, because every append asks."""
@@ -310,10 +318,11 @@ class OpenLogs:
         """Opens a log and lends it to the call; the caller has the home's lock."""
         if found.borrows:
             storage = show_borrowed(storage, open_storage)
+        with self._has_closed:  # two logs cannot have one index
+            self._has_closed.wait_for(lambda: place not in {closing.home for closing in self._closing})
         log = OpenLog(place, settings, storage, found.log_id)
         log.looked_at = self._clock()
         with self._lock:
-            self._retire_idle()
             self._logs[place] = log
             return self._lend(log)
 
@@ -326,13 +335,30 @@ class OpenLogs:
             lent.append(log)
         return log
 
-    def _retire(self, log: OpenLog) -> None:
+    def _retire(self, log: OpenLog) -> list[OpenLog]:
+        """Retires a log; answers as `_take_unused`. The caller has the lock."""
         log.retired = True
-        self._close_if_unused(log)
+        return self._take_unused([log])
 
-    def _close_if_unused(self, log: OpenLog) -> None:
-        if log.retired and not log.users:
+    def _take_unused(self, logs: Iterable[OpenLog]) -> list[OpenLog]:
+        """The retired logs without a user. The caller has the lock, lets it go, and calls `_close_all`."""
+        unused = {log for log in logs if log.retired and not log.users}
+        self._closing |= unused
+        return list(unused)
+
+    def _close_all(self, logs: Iterable[OpenLog]) -> None:
+        """Closes logs, also if one fails; the caller has no lock, because a storage or a disk may be slow."""
+        with ExitStack() as stack:
+            for log in logs:
+                stack.callback(self._close, log)
+
+    def _close(self, log: OpenLog) -> None:
+        try:
             log.close()
+        finally:
+            with self._has_closed:
+                self._closing.discard(log)
+                self._has_closed.notify_all()
 
     def _find_open(self, home: str, place: str, trusted_s: float = 0.0) -> OpenLog | None:
         """The open log at `home`, lent to the call; None if it was deleted or another log has replaced it."""
@@ -349,8 +375,8 @@ class OpenLogs:
             log.looked_at = now
             return log
         with self._lock:
-            if self._logs.get(place) is log:
-                self._retire(self._logs.pop(place))
+            unused = self._retire(self._logs.pop(place)) if self._logs.get(place) is log else []
+        self._close_all(unused)
         return None
 
     def get_known(self, home: str) -> OpenLog:

@@ -152,10 +152,17 @@ class SegmentWriter:
         return [Appended(frame.header, frame.place()) for frame in frames]
 
     def leave_if_idle(self) -> None:
-        """Leaves the open segment if the next append would begin another one: its file need not stay open."""
-        with self._lock:
+        """Leaves the open segment if the next append would begin another one: its file need not stay open.
+
+        Does not wait: a writer that writes is not idle.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self._open is not None and self._is_over(0, self._clock()):
                 self._leave_segment()
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Leaves the open segment; may be called again."""

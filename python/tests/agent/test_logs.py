@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.rocksdict_index import RocksDictIndex
 from spark_cec.agent.calls import Calls
-from spark_cec.agent.logs import IDLE_S, OpenLogs, UnknownLog
+from spark_cec.agent.logs import IDLE_S, OpenLog, OpenLogs, UnknownLog
 from spark_cec.ids import StoreId
 from spark_cec.log.catalog import Catalog
+from spark_cec.log.frame import FrameKind, LoadedMeta
 from spark_cec.log.home import join_log
+from spark_cec.log.storage import Appender, Storage
 from spark_cec.settings import PREFIX, Settings, parse_settings
 from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
@@ -267,6 +269,110 @@ def test_a_log_that_takes_long_to_open_concerns_no_other(tmp_path: Path, monkeyp
     may_go_on.set()
     thread.join()
     assert logs.get_known(str(tmp_path / "slow"))
+    logs.close()
+
+
+class Stalls:
+    """Holds the first call until it may go on, as a storage that hangs."""
+
+    def __init__(self) -> None:
+        self.began, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        if not self.began.is_set():
+            self.began.set()
+            assert self.may_go_on.wait(60)
+
+
+def is_free(logs: OpenLogs, home: str) -> bool:
+    """Whether a call finds another log at once."""
+    asking = threading.Thread(target=logs.get_known, args=(home,), daemon=True)
+    asking.start()
+    asking.join(10)
+    return not asking.is_alive()
+
+
+def start(action: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_append_that_hangs_concerns_no_other_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent tidies its logs every minute, and an append to a hung mount may last for longer."""
+    logs, settings = OpenLogs(), parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    hung, other = (logs.get(str(tmp_path / name), settings) for name in ("hung", "other"))
+    stalls = Stalls()
+
+    def append(_: Storage, path: str) -> Appender:
+        stalls()
+        return append_to_new(hung.storage, path)
+
+    append_to_new = type(hung.storage).append_to_new
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(type(hung.storage), "append_to_new", append)
+        meta = LoadedMeta(STORE, 1, 1, 1)
+        appending = start(lambda: hung.writer.append(FrameKind.LOADED, meta, b"{}"))
+        assert stalls.began.wait(30)
+        tidying = start(logs.tidy)
+        tidying.join(10)
+        found = is_free(logs, other.home), tidying.is_alive()
+        stalls.may_go_on.set()
+        appending.join()
+    tidying.join()
+    assert found == (True, False)
+    logs.close()
+
+
+@pytest.mark.parametrize("how", ["close_log", "the end of a call", "tidy", "another log opens"])
+def test_a_log_that_takes_long_to_close_concerns_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its index is closed before the log is opened again: else the agent would do with an index in memory."""
+    now = [0.0]
+    logs, settings = OpenLogs(lambda: now[0]), parse_settings({PREFIX + "index.path": str(tmp_path / "index")})
+    slow, other = (str(tmp_path / name) for name in ("slow", "other"))
+    logs.get(other, settings)
+    logs.keep(other)
+    stalls, close = Stalls(), RocksDictIndex.close
+
+    def stall(index: RocksDictIndex) -> None:
+        stalls()
+        close(index)
+
+    def end_a_call() -> None:
+        with logs.serving():
+            logs.get(slow, settings)
+            logs.close_log(slow)
+
+    def open_another() -> None:
+        now[0] = 2 * IDLE_S
+        logs.get(str(tmp_path / "new"), settings)
+
+    def tidy() -> None:
+        now[0] = 2 * IDLE_S
+        logs.tidy()
+
+    ways: dict[str, Callable[[], object]] = {
+        "close_log": lambda: logs.close_log(slow),
+        "the end of a call": end_a_call,
+        "tidy": tidy,
+        "another log opens": open_another,
+    }
+    logs.get(slow, settings)
+    reopened: list[OpenLog] = []
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(RocksDictIndex, "close", stall)
+        closing = start(ways[how])
+        assert stalls.began.wait(30)
+        opening = start(lambda: reopened.append(logs.get(slow, settings)))
+        found = is_free(logs, other)
+        opening.join(0.5)
+        stalls.may_go_on.set()
+        closing.join()
+        opening.join()
+    assert found
+    assert isinstance(reopened[0].catalog._index, RocksDictIndex)
     logs.close()
 
 
