@@ -83,8 +83,9 @@ class LocalStorage:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def size(self, path: str) -> int:
-        """Bytes in the file."""
-        return self._full_path(path).stat().st_size
+        """Bytes in the file. It is opened: a client of NFS asks the server then, and else may know an older size."""
+        with self._full_path(path).open("rb", buffering=0) as file:
+            return os.fstat(file.fileno()).st_size
 
     def list(self, directory: str) -> Listing:
         """The files directly in a directory."""

@@ -75,7 +75,7 @@ def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[
     batches, _ = manifest.readable_batches(storage)  # 2
     done = committed(place)
     catalog = open_catalog(place)
-    catalog.refresh()
+    catalog.refresh(asks_sizes=True)
     done = note_unwritten(place, catalog.index, done)
     outputs = [*_find_missing_manifests(storage, batches), *_find_missing_outputs(storage, catalog.index, batches)]
     stores = tuple(_check_stores(place, catalog, done, stores_begin, store_done))  # 3
@@ -170,7 +170,7 @@ def _check_stores(
         if any(check.damage for check in checks):
             # A running query may have moved on and trimmed its log: check again, and report only damage that remains.
             now = committed(place)
-            catalog.refresh()
+            catalog.refresh(asks_sizes=True)
             checks = _check_store(place, catalog.index, store, note_unwritten(place, catalog.index, now))
         yield from checks
         store_done()

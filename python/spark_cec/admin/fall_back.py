@@ -42,7 +42,7 @@ def plan_fallback(place: Place) -> FallbackPlan | None:
     if place.checkpoint is None or done is None or done.version is None:
         return None
     catalog = open_catalog(place)
-    catalog.refresh()
+    catalog.refresh(asks_sizes=True)
     index = catalog.index
     done = note_unwritten(place, index, done) or done
     stores, oldest = list_stores(place, index), _find_oldest_batch(place.checkpoint, done.last)
@@ -64,7 +64,7 @@ def replay_due(place: Place) -> tuple[int, int] | None:
     if done is None or done.version is None:
         return None
     catalog = open_catalog(place)
-    catalog.refresh()
+    catalog.refresh(asks_sizes=True)
     done = note_unwritten(place, catalog.index, done) or done
     stores = list_stores(place, catalog.index)
     decided = decided_fallback(place, catalog.index, done)
@@ -80,7 +80,7 @@ def refuse_other_history(place: Place) -> None:
     assert place.checkpoint is not None
     own, end = open_storage(_own_url(place.checkpoint)), committed_batch(place.checkpoint)
     catalog = open_catalog(place)
-    catalog.refresh()
+    catalog.refresh(asks_sizes=True)
     cuts = read_cuts(place.storage).known
     refuse_later_history(read_latest(catalog.index, end), cuts, end, newest_generation(own))
 

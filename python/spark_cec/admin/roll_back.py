@@ -106,7 +106,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
     own, cuts = _own_storage(checkpoint), read_cuts(place.storage).known
     pending = pending_rollback(own)
     catalog = open_catalog(place)
-    catalog.refresh()
+    catalog.refresh(asks_sizes=True)
     index, committed = catalog.index, committed_batch(checkpoint)
     refuse_unfinished_rewind(REWIND.read(own), committed)
     refuse_later_history(read_latest(index, committed), cuts, committed, newest_generation(own))

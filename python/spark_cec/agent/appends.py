@@ -25,8 +25,8 @@ from spark_cec.checkpoint.flush import flush_store
 from spark_cec.checkpoint.recovery_target import Forecast
 from spark_cec.errors import DamagedLog
 from spark_cec.ids import NO_CHECKPOINT
-from spark_cec.log.frame import Buffer, CommitMeta, FrameKind, OutputMeta
-from spark_cec.log.index import CommitEntry, Index
+from spark_cec.log.frame import Buffer, CommitMeta, FrameKind, Location, OutputMeta
+from spark_cec.log.index import CommitEntry, Index, OutputEntry
 from spark_cec.log.meta import NO_WATERMARK_MS
 from spark_cec.log.record import encode_table
 from spark_cec.log.segment import segment_path
@@ -68,17 +68,23 @@ class AppendCalls:
         log = self._logs.get_known(request.home)
         log.catalog.refresh()
         index = log.catalog.index
-        commits = {
-            each.checkpoint_id: index.commit(each.store, each.version, bytes.fromhex(each.checkpoint_id))
-            for each in request.commits
-        }
-        frames = {frame: index.output(bytes.fromhex(frame)) for frame in request.frames}
-        found = {key: entry.location for key, entry in (*commits.items(), *frames.items()) if entry is not None}
+
+        def find() -> dict[str, Location | None]:
+            entries: dict[str, CommitEntry | OutputEntry | None] = {
+                each.checkpoint_id: index.commit(each.store, each.version, bytes.fromhex(each.checkpoint_id))
+                for each in request.commits
+            }
+            entries |= {frame: index.output(bytes.fromhex(frame)) for frame in request.frames}
+            return {key: None if entry is None else entry.location for key, entry in entries.items()}
+
+        known = log.catalog.ask_twice(find, lambda found: None in found.values())
+        found = {key: location for key, location in known.items() if location is not None}
         # The writer may have died before its bytes were durable.
         for segment in {location.segment for location in found.values()}:
             log.storage.sync(segment_path(segment))
         return FindWritesAnswer(
-            commits=tuple(key for key in commits if key in found), frames=tuple(key for key in frames if key in found)
+            commits=tuple(each.checkpoint_id for each in request.commits if each.checkpoint_id in found),
+            frames=tuple(key for key in request.frames if key in found),
         )
 
     def _commit_all(self, log: OpenLog, request: AppendRequest) -> list[CommitResult]:

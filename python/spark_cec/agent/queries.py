@@ -131,7 +131,8 @@ class QueryCalls:
         try:
             log = self._logs.get_known(request.home)
             log.catalog.refresh()
-            left = name_dirty_stores(log.catalog.index, request.version, request.generation)
+            index, version, generation = log.catalog.index, request.version, request.generation
+            left = log.catalog.ask_twice(lambda: name_dirty_stores(index, version, generation), bool)
         except (DamagedLog, OSError) as error:
             left = [f"the log cannot be asked which stores are written: {error}"]
         unwritten = [*left, *request.failed] if left else []
@@ -184,7 +185,9 @@ class QueryCalls:
         retained = request.retained if kept_from is None else max(REPAIRABLE_BATCHES, version - kept_from)
         first = max(version - retained, 1)
         horizon = TrimHorizon(
-            stores=_find_oldest_needed(log.catalog.index, read_cuts(log.storage).known, first, version),
+            stores=log.catalog.ask_twice(
+                lambda: _find_oldest_needed(log.catalog.index, read_cuts(log.storage).known, first, version)
+            ),
             generation=request.generation,
             output_before=_find_output_bound(log, version, kept_from),
             now_ms=int(time.time() * 1000),

@@ -309,7 +309,8 @@ class ReaderCalls:
             log.catalog.refresh()
             store = StoreId(int(split["operator"]), int(split["partition"]), split["store"])
             allows = _allowed_attempts(request.path, log)
-            head = head_at(log.catalog.index, store, int(split["version"]), allows=allows)
+            version = int(split["version"])
+            head = log.catalog.ask_twice(lambda: head_at(log.catalog.index, store, version, allows=allows))
             rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         elif split["view"] == "late":
             rows = concat_tables([read_late(log.storage, split["path"])], request.columns, is_case_sensitive(request))

@@ -201,7 +201,7 @@ class StartCalls:
         if log_id is None:  # without a log there is nothing to plan
             return StartOrders(nothing_to_replay(committed)), []
         log = self._logs.get(start.home, start.settings, log_id)
-        log.catalog.refresh()
+        log.catalog.refresh(asks_sizes=True)
         with log.catalog.naming_places():
             facts = read_start_facts(
                 start.places, log.home, log.catalog.index, committed,

@@ -83,7 +83,9 @@ class StoreCalls:
         log.catalog.refresh()
         with log.catalog.naming_places():
             allows = self._allowed_attempts(log, request)
-            head = head_at(log.catalog.index, request.store, request.version, checkpoint_id, allows)
+            head = log.catalog.ask_twice(
+                lambda: head_at(log.catalog.index, request.store, request.version, checkpoint_id, allows)
+            )
         # An executor brings all its stores back at once, and has no room for all of them in its agent.
         records = max(head.meta.extent, head.meta.open_windows)
         with self._loads.taking(records * _BYTES_PER_RECORD, _longest_wait_s(request.conf)):
@@ -92,7 +94,7 @@ class StoreCalls:
     def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry) -> LoadAnswer:
         started = time.perf_counter()
         with log.catalog.naming_places():
-            checkpoint = rebuild(log.storage, log.catalog.index, head)
+            checkpoint = log.catalog.ask_twice(lambda: rebuild(log.storage, log.catalog.index, head))
         meta = head.meta
         history = [(e.meta.version, e.meta.records, e.meta.inputs) for e in checkpoint.chain]
         ledger = Footprints.restore(history, checkpoint.live(), meta.dirty_from, meta.dirty_windows)
@@ -119,7 +121,7 @@ class StoreCalls:
         log.catalog.refresh()
         store, version, allows = request.store, request.version, self._allowed_attempts(log, request)
         try:
-            meta = head_at(log.catalog.index, store, version, allows=allows).meta
+            meta = log.catalog.ask_twice(lambda: head_at(log.catalog.index, store, version, allows=allows)).meta
         except DamagedLog:
             attempts = self._read_attempts(log, request)
             return FooterAnswer(footer=None, checkpoint_id=attempts.committed_id(store, version) if attempts else None)

@@ -47,7 +47,7 @@ def flush_store(
     meta = request.meta
     commit = catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)  # 1
     if commit is None:
-        catalog.refresh()
+        catalog.refresh(asks_sizes=True)
         commit = catalog.index.commit(meta.store, meta.version, meta.checkpoint_id)
     if commit is None:
         raise DamagedLog(

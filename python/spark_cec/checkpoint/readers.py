@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 import pyarrow as pa
@@ -85,9 +86,10 @@ def _find_frames(
     storage: Storage, catalog: Catalog, manifests: Sequence[manifest.Manifest], lost: LossHandler
 ) -> list[OutputEntry]:
     entries = []
+    known = catalog.ask_twice(partial(_look_up, catalog, manifests), lambda found: None in found.values())
     for each in manifests:
         for frame in each.frames:
-            entry = catalog.index.output(bytes.fromhex(frame))
+            entry = known[frame]
             if entry is not None:
                 entries.append(entry)
                 continue
@@ -98,6 +100,10 @@ def _find_frames(
             place = f"output frame {frame} of batch {each.batch}"
             lost(DamagedLog(place, -1, "the manifest names it, but no segment holds it"))
     return entries
+
+
+def _look_up(catalog: Catalog, manifests: Sequence[manifest.Manifest]) -> dict[str, OutputEntry | None]:
+    return {frame: catalog.index.output(bytes.fromhex(frame)) for each in manifests for frame in each.frames}
 
 
 def first_published_since(storage: Storage, batches: Sequence[int], wall_ms: int, hint: int | None) -> int:

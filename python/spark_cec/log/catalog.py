@@ -91,8 +91,11 @@ class Catalog:
                 raise
             raise DamagedLog(error.segment, -1, f"{error.reason}; damaged bytes are in {', '.join(places)}") from error
 
-    def refresh(self) -> None:
-        """Updates the index to the present ends of the segments. Without new bytes this costs one listing.
+    def refresh(self, *, asks_sizes: bool = False) -> None:
+        """Updates the index to the ends of the segments. Without new bytes this costs one listing.
+
+        On a mounted file system a listing may have old sizes. If `asks_sizes`, each segment is asked for its size.
+        Objects never grow, so they are not asked.
 
         1. On the first call, compare the index with the last frame of each covered segment; if one differs, clear the
            index.
@@ -103,10 +106,26 @@ class Catalog:
         """
         with self._lock:
             try:
-                self._refresh()
+                self._refresh(asks_sizes)
             except BrokenIndexError:
                 self._replace_index()
-                self._refresh()
+                self._refresh(asks_sizes)
+
+    def ask_twice(self, question: Callable[[], _Answer], lacks: Callable[[_Answer], bool] = lambda _: False) -> _Answer:
+        """The answer to a question about the index, which is asked once more before a frame counts as missing.
+
+        A frame is missing if the question raises `DamagedLog`, or if the answer `lacks` it. Then the sizes of all
+        segments are asked first.
+        """
+        try:
+            answer = question()
+            if not self._storage.can_append or not lacks(answer):
+                return answer
+        except DamagedLog:
+            if not self._storage.can_append:
+                raise
+        self.refresh(asks_sizes=True)
+        return question()
 
     def ask(self, question: Callable[[Index], _Answer]) -> _Answer:
         """Asks the index; if it is broken, fills another one from the log and asks again."""
@@ -140,12 +159,13 @@ class Catalog:
                 self._replace_index()
                 self._refresh()
 
-    def _refresh(self) -> None:
-        files = list_segments(self._storage)
+    def _refresh(self, asks_sizes: bool = False) -> None:
+        covered = dict(self._index.covered())
+        files = self._list_segments(covered, asks_sizes)
         if not self._checked:
             self._check_segments(files)
             self._checked = True
-        covered = dict(self._index.covered())
+            covered = dict(self._index.covered())
         sizes = {file.name: file.size for file in files}
         for segment in [name for name, known in covered.items() if sizes.get(name, -1) < known.end]:
             self._forget(segment)
@@ -155,6 +175,23 @@ class Catalog:
                 del known[segment]
         self._scan([file for file in files if self._is_new(file, covered)], covered)
         self._filled = True
+
+    def _list_segments(self, covered: Mapping[str, Covered], asks_sizes: bool) -> Listing:
+        """The segments. One that seems shorter than before is asked for its size in any case."""
+        files = list_segments(self._storage)
+        ends = {name: known.end for name, known in covered.items()}
+        doubtful = [file for file in files if asks_sizes or file.size < ends.get(file.name, 0)]
+        if not doubtful or not self._storage.can_append:
+            return files
+        with ThreadPoolExecutor(_SCANS_AT_ONCE) as pool:
+            sizes = dict(pool.map(self._ask_size, doubtful))
+        return [StoredFile(file.name, sizes.get(file.name, file.size)) for file in files]
+
+    def _ask_size(self, file: StoredFile) -> tuple[str, int]:
+        try:
+            return file.name, self._storage.size(segment_path(file.name))
+        except FileNotFoundError:
+            return file.name, file.size
 
     def _is_new(self, file: StoredFile, covered: Mapping[str, Covered]) -> bool:
         known = covered.get(file.name)

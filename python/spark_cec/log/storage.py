@@ -88,7 +88,7 @@ class Storage(Protocol):
         """At most `length` bytes from `offset`; fewer only at the end of the file."""
 
     def size(self, path: str) -> int:
-        """Bytes in the file."""
+        """Bytes in the file now. The size in a listing may be up to a minute old if another machine appends."""
 
     def list(self, directory: str) -> Listing:
         """The files directly in the directory, sorted by name; empty if the directory is missing."""

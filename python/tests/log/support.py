@@ -14,11 +14,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.ids import NO_CHECKPOINT, StoreId
+from spark_cec.log.delegating_storage import DelegatingStorage
 from spark_cec.log.frame import Buffer, CommitMeta, FrameKind, LoadedMeta, Location, Meta, OutputMeta, encode_frame
 from spark_cec.log.meta import kind_of
 from spark_cec.log.record import PLAIN_SCHEMA, RecordKind, encode_records
 from spark_cec.log.segment import SegmentName, encode_segment_frame, segment_path
-from spark_cec.log.storage import Appender, Listing, Storage
+from spark_cec.log.storage import Appender, Listing, Storage, StoredFile
 from spark_cec.log.writer import SegmentWriter
 
 LOG_ID = "0123456789abcdef0123456789abcdef"
@@ -268,6 +269,25 @@ class FaultyAppender:
 
     def close(self) -> None:
         self._inner.close()
+
+
+class OldSizes(DelegatingStorage):
+    """As a mount of NFS: a listing shows the sizes of the listing before, until `now` moves; all else is true."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.now = self._listed_at = 0
+        self._sizes: dict[tuple[str, str], int] = {}
+
+    def list(self, directory: str) -> Listing:
+        """The files, with old sizes."""
+        if self._listed_at != self.now:
+            self._sizes.clear()
+            self._listed_at = self.now
+        return [
+            StoredFile(file.name, self._sizes.setdefault((directory, file.name), file.size))
+            for file in super().list(directory)
+        ]
 
 
 class CannotAppend(FaultyStorage):

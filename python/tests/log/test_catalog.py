@@ -27,6 +27,7 @@ from tests.log.support import (
     CannotAppend,
     Fault,
     FaultyStorage,
+    OldSizes,
     Trouble,
     append_commits,
     checkpoint_id,
@@ -99,6 +100,43 @@ def test_a_note_after_a_scan_changes_nothing() -> None:
     assert _everything(catalog.index) == before
     catalog.note(*writer.append(FrameKind.COMMIT, commit_meta(3), payload_of(3)))
     assert _everything(catalog.index) == _everything(_fresh(storage).index)
+
+
+def test_old_sizes_of_a_listing_lose_nothing_that_is_known() -> None:
+    storage = OldSizes(memory_storage())
+    writer = make_writer(storage)
+    append_commits(writer, [1])
+    catalog = _fresh(storage)
+    append_commits(writer, [2, 3])
+    for asks_sizes, known in ((False, [1]), (True, [1, 2, 3]), (False, [1, 2, 3])):
+        catalog.refresh(asks_sizes=asks_sizes)
+        assert _versions(catalog) == known
+    assert not catalog.damages
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+@pytest.mark.parametrize("can_append", [True, False])
+def test_only_before_a_frame_counts_as_missing_are_sizes_asked(can_append: bool, lacks: bool) -> None:
+    inner = memory_storage()
+    append_commits(make_writer(inner, 1), range(1, 11))
+    storage = FaultyStorage(inner, Fault(0)) if can_append else CannotAppend(inner, Fault(0))
+    catalog, asked = _fresh(storage), list[int]()
+    storage.fault.seen.clear()
+
+    def ask() -> int:
+        asked.append(1)
+        if lacks:
+            raise DamagedLog("a store", -1, "no frame")
+        return 7
+
+    if lacks:
+        with pytest.raises(DamagedLog):
+            catalog.ask_twice(ask)
+    else:
+        assert catalog.ask_twice(ask) == 7
+    looks = 1 if can_append and lacks else 0
+    assert len(asked) == 1 + looks
+    assert sorted(storage.fault.seen) == ["list"] * looks + ["size"] * 10 * looks
 
 
 def test_nothing_new_is_one_listing() -> None:

@@ -78,6 +78,15 @@ def test_forms_of_a_local_location(tmp_path: Path, form: str) -> None:
     assert (home / "x").read_bytes() == b"1"
 
 
+def test_a_size_is_asked_of_an_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of NFS answers `stat` from its cache for up to a minute, and asks the server if a file is opened."""
+    storage = open_storage(str(tmp_path))
+    storage.create("x", b"abc")
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: SimpleNamespace(st_size=1))
+    monkeypatch.setattr(os, "stat", lambda *_, **__: SimpleNamespace(st_size=1))
+    assert storage.size("x") == 3
+
+
 def test_a_relative_path_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     storage = open_storage("here/log")
