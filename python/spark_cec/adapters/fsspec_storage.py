@@ -25,7 +25,15 @@ import fsspec
 from spark_cec.adapters.hadoop_settings import find_options, find_retry_s, name_given_keys
 from spark_cec.adapters.hdfs_storage import SCHEMES, HdfsStorage, open_hdfs
 from spark_cec.adapters.local_storage import LocalStorage
-from spark_cec.adapters.retries import KeyRefusal, lender_of, may_pass, refusal_of, repeat, status_of
+from spark_cec.adapters.retries import (
+    KeyRefusal,
+    has_lost_upload,
+    lender_of,
+    may_pass,
+    refusal_of,
+    repeat,
+    status_of,
+)
 from spark_cec.adapters.s3_keys import forget_sessions
 from spark_cec.errors import AlreadyExists, CecError, KeysRefused, LogLocationError, NoAnswer
 from spark_cec.log.frame import Buffer
@@ -518,11 +526,11 @@ class ObjectStorage(_FsspecStorage):
             try:
                 self._filesystem.pipe_file(self._full_path(path), content, mode="create", **more)
             except Exception as error:
-                if isinstance(error, FileExistsError) or status_of(error) == _PRECONDITION_FAILED:
-                    if is_ours():
-                        return
+                is_refused = isinstance(error, FileExistsError) or status_of(error) == _PRECONDITION_FAILED
+                if not is_refused and not (has_lost_upload(error) and self.exists(path)):
+                    raise
+                if not is_ours():
                     raise AlreadyExists(path) from error
-                raise
 
         self._repeat(path, attempt, conflicts=True)
 

@@ -50,6 +50,7 @@ _UNKNOWN = frozenset({
 _OF_GOOGLE = "RefreshError"
 """The class of google-auth's error if a key gets no token."""
 
+_NO_UPLOAD = "NoSuchUpload"
 _UNAUTHORIZED = 401
 
 _Answer = TypeVar("_Answer")
@@ -101,8 +102,19 @@ def lender_of(error: BaseException) -> str | None:
     return None
 
 
+def has_lost_upload(error: BaseException) -> bool:
+    """Whether S3 has no such upload in parts. It was completed, and the answer got lost; or the store has deleted it.
+
+    The error may hide that of the request that completes the upload: after that one s3fs gives the upload up.
+    """
+    responses = [getattr(each, "response", None) for each in causes(error)]
+    return any(isinstance(each, dict) and each.get("Error", {}).get("Code") == _NO_UPLOAD for each in responses)
+
+
 def may_pass(error: BaseException, *, conflicts: bool = False) -> bool:
     """Whether the same request may succeed a little later. `conflicts`: also after `CONFLICT`."""
+    if has_lost_upload(error):
+        return True
     status = status_of(error)
     if status is not None:
         return status in _PASSING_STATUSES or (conflicts and status == CONFLICT)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, Protocol
 
 import fsspec
@@ -142,6 +143,88 @@ def test_of_two_creators_with_equal_bytes_one_succeeds(server: Server) -> None:
         with pytest.raises(AlreadyExists):
             storage.create("commits/7", b"v1")
         assert kinds(between) == ["PUT", "PUT", "HEAD"]
+
+
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Makes s3fs write objects from 10 MiB on in parts, as it does from 100 MiB on; answers as many bytes."""
+    core = pytest.importorskip("s3fs.core")
+    put = core.S3FileSystem._pipe_file
+    monkeypatch.setattr(core.S3FileSystem, "_pipe_file", partialmethod(put, chunksize=5 << 20))
+    return bytes(10 << 20)
+
+
+def completes(request: proxy.Request) -> bool:
+    """Whether the request makes an object of its parts: it is a conditional one, and no PUT."""
+    return request.kind is proxy.Kind.OTHER and request.is_conditional
+
+
+def at_completion(order: proxy.Order) -> Order:
+    """This order for the first request that makes an object of its parts."""
+    left = [order]
+    return lambda request: left.pop() if left and completes(request) else proxy.PASS
+
+
+def test_a_creation_in_parts_whose_answer_was_lost_has_succeeded(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s3fs then gives the upload up, and its error is that there is no such upload."""
+    large = in_parts(monkeypatch)
+    with behind(server, at_completion(proxy.Order(lost=True))) as (storage, between):
+        storage.create("d/x", large)
+        assert kinds(between)[-4:] == ["OTHER", "DELETE", "GET", "HEAD"]
+        with pytest.raises(AlreadyExists):
+            storage.create("d/x", large)
+        assert storage.size("d/x") == len(large)
+
+
+def test_a_creation_in_parts_whose_upload_is_gone_is_repeated(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the bucket's rules delete what has been begun."""
+    large = in_parts(monkeypatch)
+    with behind(server, at_completion(proxy.Order(status=404, code="NoSuchUpload"))) as (storage, between):
+        storage.create("d/x", large)
+        assert storage.size("d/x") == len(large)
+        assert [completes(each.request) for each in between.seen()].count(True) == 2
+
+
+def test_a_creation_in_parts_beside_another_creator_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store refuses the upload, and forgets it. Its refusal is hidden, because there is no such upload then."""
+    large = in_parts(monkeypatch)
+
+    def decide(request: proxy.Request) -> proxy.Order:
+        if not completes(request):
+            return proxy.PASS
+        server.client.put_object(Bucket=request.bucket, Key=request.key, Body=b"another's")
+        return proxy.Order(status=404, code="NoSuchUpload")
+
+    with behind(server, decide) as (storage, between):
+        with pytest.raises(AlreadyExists):
+            storage.create("d/x", large)
+        assert [completes(each.request) for each in between.seen()].count(True) == 1, "no second attempt"
+        assert storage.read("d/x") == b"another's"
+
+
+def test_a_replacement_in_parts_whose_answer_was_lost_succeeds(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, left = in_parts(monkeypatch), [proxy.Order(lost=True)]
+
+    def decide(request: proxy.Request) -> proxy.Order:
+        """Loses the answer to the request after all parts; the first request of an upload is of the same kind."""
+        is_last = request.kind is proxy.Kind.OTHER and "PUT" in kinds(between)
+        return left.pop() if left and is_last else proxy.PASS
+
+    with behind(server, lambda _: proxy.PASS) as (storage, between):
+        between.decide = decide
+        storage.replace("d/x", large)
+        assert not left and storage.size("d/x") == len(large)
+
+
+def test_a_creation_in_a_bucket_that_is_missing_is_not_repeated(server: Server) -> None:
+    with behind(server, lambda _: proxy.PASS) as (storage, between):
+        server.client.delete_bucket(Bucket=storage.url.split("/")[2])
+        with pytest.raises(FileNotFoundError):
+            storage.create("d/x", b"1")
+        assert kinds(between).count("PUT") == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
