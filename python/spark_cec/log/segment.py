@@ -22,6 +22,9 @@ LEFT_AFTER_IDLE_MS = 300_000
 GIVEN_UP_AFTER_IDLE_MS = 3_600_000
 """If a segment's newest frame is older than this, the segment counts as left. Its writer may live: clocks differ."""
 
+SEGMENTS_OF_A_WRITER = 10**8
+"""The number of names that a writer has: `seq` has eight digits."""
+
 _NAME = re.compile(r"(?P<writer>[0-9a-f]{12}-[0-9a-f]{16})-(?P<seq>[0-9]{8})\.cec")
 _BUNDLE = re.compile(r"x-[0-9a-f]{12}-[0-9a-f]{16}\.bundle")
 
@@ -30,6 +33,7 @@ __all__ = [
     "GIVEN_UP_AFTER_IDLE_MS",
     "LEFT_AFTER_IDLE_MS",
     "SEGMENTS",
+    "SEGMENTS_OF_A_WRITER",
     "SEGMENT_FRAMES",
     "Location",
     "SegmentName",

@@ -22,9 +22,11 @@ from spark_cec.log.segment import (
     DEFAULT_SEGMENT_BYTES,
     LEFT_AFTER_IDLE_MS,
     SEGMENT_FRAMES,
+    SEGMENTS_OF_A_WRITER,
     Location,
     SegmentName,
     encode_segment_frame,
+    new_writer_id,
     segment_path,
 )
 from spark_cec.log.storage import Appender, Storage
@@ -86,7 +88,8 @@ class SegmentWriter:
     writer leaves a segment that has `segment_bytes` or `SEGMENT_FRAMES`, that it has not appended to for
     `LEFT_AFTER_IDLE_MS`, or whose append failed. If the storage cannot append, each write is a segment. `log_id` is 32
     hex digits, `clock` gives ms since the epoch. `refuse_vanished_log` raises `LogLocationError` if the log is not
-    there any more. The writer calls it before each new segment: a segment in another place would be lost.
+    there any more. The writer calls it before each new segment: a segment in another place would be lost. Behind the
+    last name of a writer it takes another `writer_id`.
     """
 
     def __init__(
@@ -269,6 +272,8 @@ class SegmentWriter:
         return len(frames)
 
     def _take_name(self) -> SegmentName:
+        if self._next_seq >= SEGMENTS_OF_A_WRITER:
+            self.writer_id, self._next_seq = new_writer_id(self._clock()), 0
         name = SegmentName(self.writer_id, self._next_seq)
         self._next_seq += 1
         return name

@@ -12,7 +12,9 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import CommitOutcomeUnknown, TransientError
+from spark_cec.log.catalog import Catalog
 from spark_cec.log.frame import Buffer, Frame, FrameKind, Location, SegmentMeta, parse_frame
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.reader import read_frame, verify
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import LEFT_AFTER_IDLE_MS, SegmentName, list_segments, segment_path
@@ -21,6 +23,7 @@ from spark_cec.log.writer import SegmentWriter
 from tests.log.support import (
     LOG_ID,
     SEGMENT,
+    STORE,
     WRITER_ID,
     CannotAppend,
     Fault,
@@ -132,6 +135,24 @@ def test_an_idle_segments_file_is_closed(tmp_path: Path) -> None:
     now[0] += LEFT_AFTER_IDLE_MS
     writer.leave_if_idle()
     assert not is_open()
+
+
+@pytest.mark.parametrize("can_append", [True, False])
+def test_behind_the_last_name_of_a_writer_is_another_writer(can_append: bool) -> None:
+    """On an object store each write takes a name: ten a second reach the last one in four months."""
+    inner = memory_storage()
+    storage = inner if can_append else CannotAppend(inner)
+    writer = make_writer(storage, segment_bytes=1)
+    writer._next_seq = 10**8 - 1
+    before, behind, last = append_commits(writer, [1, 2, 3])
+    assert before.segment == str(SegmentName(WRITER_ID, 10**8 - 1))
+    names = [SegmentName.parse(each.segment) for each in (behind, last)]
+    assert [name and name.seq for name in names] == [0, 1]
+    assert all(name and name.writer_id == writer.writer_id != WRITER_ID for name in names)
+    catalog = Catalog(storage, MemoryIndex(LOG_ID))
+    catalog.refresh()
+    assert [entry.meta.version for entry in catalog.index.commits(STORE, 0, 9)] == [1, 2, 3]
+    assert verify(storage).clean
 
 
 def test_a_frame_larger_than_a_segment_has_one_to_itself() -> None:
