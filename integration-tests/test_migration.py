@@ -52,6 +52,7 @@ def moved(spark: SparkSession, checkpoint: Path, provider: str, partitions: int 
         pytest.param("window-append", "rocksdb", "rocksdb", "2", marks=pytest.mark.long),
         pytest.param("totals", "hdfs", "rocksdb", "1", marks=pytest.mark.long),
         ("grand-total", "rocksdb", "rocksdb", "1"),
+        pytest.param("grand-total", "rocksdb", "rocksdb", "2", marks=pytest.mark.long),
         pytest.param("distinct", "hdfs", "hdfs", "1", marks=pytest.mark.long),
         pytest.param("distinct-within", "rocksdb", "rocksdb", "1", marks=pytest.mark.long),
         pytest.param("sessions", "rocksdb", "hdfs", "1", marks=pytest.mark.long),

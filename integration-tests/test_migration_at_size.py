@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cec_it import local
+from cec_it.commands import cec
 from cec_it.references import PROVIDER_KEY
 from spark_cec.cli.migrate import PROVIDERS
 
@@ -43,16 +40,6 @@ def run(spark: SparkSession, provider: str, checkpoint: Path, to: int, seen: Sum
         local.wait_for(query, to)
     finally:
         query.stop()
-
-
-def cec(*arguments: str) -> dict[str, Any]:
-    """What a command answers with `--json`."""
-    command = [str(Path(sys.executable).with_name("cec")), *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert isinstance(answer, dict)
-    return answer
 
 
 @pytest.mark.long

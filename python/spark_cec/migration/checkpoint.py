@@ -18,6 +18,8 @@ PLANNED, COMMITTED = "offsets", "commits"
 
 _STATE, _OWN = "state", "cec"
 _SCHEMAS = ("_metadata", "_stateSchema")
+_IDS = "stateUniqueIds"
+_WITHOUT_IDS, _WITH_IDS = "v1", "v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class Found:
     """A checkpoint that can be migrated.
 
     `batch` is V, the newest batch that Spark has committed; `conf` has the settings in its offset log. `alone`:
-    operators with partition 0 only, because they have no key to partition by.
+    operators with partition 0 only, because they have no key to partition by. `has_ids`: Spark's commit log names the
+    state of V by ids (checkpoint format 2).
     """
 
     batch: int
     conf: Mapping[str, str]
     alone: frozenset[int] = frozenset()
+    has_ids: bool = False
 
     @property
     def provider(self) -> str:
@@ -69,7 +73,8 @@ def inspect_checkpoint(files: HadoopFiles) -> Found:
     for operator, partitions in missing.items():
         if partitions and partitions != set(range(1, int(conf[PARTITIONS_KEY]))):
             raise lost_partitions(files.root, operator, partitions)
-    return Found(batch, conf, frozenset(int(operator) for operator, partitions in missing.items() if partitions))
+    alone = frozenset(int(operator) for operator, partitions in missing.items() if partitions)
+    return Found(batch, conf, alone, bool(_read_json_line(files, f"{COMMITTED}/{batch}").get(_IDS)))
 
 
 def no_checkpoint(root: str) -> UnsuitableCheckpoint:
@@ -113,11 +118,18 @@ def copy_all_but_state(source: HadoopFiles, target: HadoopFiles, found: Found, c
             _record_partitions(target, path, int(conf[PARTITIONS_KEY]))
 
 
-def record_state_ids(target: HadoopFiles, batch: int, ids: Mapping[str, Any]) -> None:
+def record_state_ids(target: HadoopFiles, batch: int, ids: Mapping[str, Any] | None) -> None:
     """Records the checkpoint ids of the written state in Spark's commit log: by operator, partition, store (format 2).
+
+    None: the state was written without ids. Then the entry says so, because Spark goes on in the format of this entry.
     """
     version, _, text = target.read(f"{COMMITTED}/{batch}").partition("\n")
-    target.write(f"{COMMITTED}/{batch}", f"{version}\n{json.dumps({**json.loads(text), 'stateUniqueIds': ids})}")
+    content = {key: value for key, value in json.loads(text).items() if key != _IDS}
+    if ids is not None:
+        content[_IDS] = ids
+    elif version == _WITH_IDS:
+        version = _WITHOUT_IDS
+    target.write(f"{COMMITTED}/{batch}", f"{version}\n{json.dumps(content)}")
 
 
 def finish(target: HadoopFiles, metadata: str) -> None:

@@ -32,7 +32,17 @@ from spark_cec.migration.checkpoint import (
     taken,
 )
 from spark_cec.migration.files import HadoopFiles
-from spark_cec.migration.rewrite import StateRewriter, Store, StoreSums, collect_ids, refuse_unknown_stores
+from spark_cec.migration.rewrite import (
+    FORMAT_WITH_IDS,
+    FORMAT_WITHOUT_IDS,
+    StateAt,
+    StateRewriter,
+    Store,
+    StoreSums,
+    collect_ids,
+    refuse_unknown_stores,
+)
+from spark_cec.recovery.decide import HDFS_BACKED
 from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import LEFT, mark_migrated, save_carried
 from spark_cec.recovery.query_runs import begin_run
@@ -95,7 +105,8 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     found, ends = _refuse_pointless(request, inspect_checkpoint(source)), _read_ends(source)  # 1
     home = home_of(target.url, parse_settings(_read_cec_conf(spark)), None) if request.provider == PROVIDER else None
     _refuse_taken_place(source, target, home)
-    rewriter = StateRewriter(spark, source.url, target.url, found.batch)
+    here, there = _state_at(source, found, found.provider), _state_at(target, found, request.provider)
+    rewriter = StateRewriter(spark, here, there, found.batch)
     every = rewriter.stores()
     refuse_unknown_stores(every)
     _refuse_lost_partitions(source, found, every, rewriter)
@@ -116,9 +127,8 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             say(f"rewriting operator {store.operator} ({store.description}), store {store.name}")
             written, ids[store] = rewriter.write(store, {**found.conf, **conf}, request.partitions)  # 5
             stores.append(written)
-        names = collect_ids(ids)
-        if names is not None:
-            record_state_ids(target, found.batch, names)
+        if found.has_ids:
+            record_state_ids(target, found.batch, collect_ids(ids))
         for wanted in stores:
             about = f"operator {wanted.store.operator} ({wanted.store.description})"
             say(f"reading back {about}, store {wanted.store.name}")
@@ -141,6 +151,12 @@ def _complete(source: HadoopFiles, target: HadoopFiles, *, is_ours: bool) -> Non
     if is_ours:
         mark_migrated(cec_directory(source.url), target.root)
     finish(target, metadata)
+
+
+def _state_at(files: HadoopFiles, found: Found, provider: str) -> StateAt:
+    """The state as the provider has it: the format follows the source, but the HDFS-backed provider has no ids."""
+    has_ids = found.has_ids and provider != HDFS_BACKED
+    return StateAt(files.url, FORMAT_WITH_IDS if has_ids else FORMAT_WITHOUT_IDS)
 
 
 def _open_files(spark: SparkSession, path: str) -> HadoopFiles:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from spark_cec.errors import UnsuitableCheckpoint
+from spark_cec.recovery.decide import STATE_IDS
 from spark_cec.recovery.spark_logs import STORES_OF_A_JOIN
+
+FORMAT_WITHOUT_IDS, FORMAT_WITH_IDS = 1, 2
+"""Spark's checkpoint formats (`STATE_IDS`)."""
 
 _UNPARTITIONED_KEY_COLUMNS = {
     ("stateStoreSave", "default"): 0,
@@ -60,6 +65,14 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class StateAt:
+    """The state of a checkpoint: the checkpoint's URL in Spark's form, and its checkpoint format."""
+
+    url: str
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSums:
     """A store's rows, and the sum of their hashes, which does not depend on their order."""
 
@@ -69,9 +82,12 @@ class StoreSums:
 
 
 class StateRewriter:
-    """Rewrites the state after `batch` from the checkpoint `source` to `target`, both as URLs in Spark's form."""
+    """Rewrites the state after `batch` from the checkpoint `source` to `target`.
 
-    def __init__(self, spark: SparkSession, source: str, target: str, batch: int) -> None:
+    Spark's offset log does not record the checkpoint format, and its reader takes that of the session.
+    """
+
+    def __init__(self, spark: SparkSession, source: StateAt, target: StateAt, batch: int) -> None:
         self._spark = spark
         self._source = source
         self._target = target
@@ -82,7 +98,7 @@ class StateRewriter:
 
     def stores(self) -> list[Store]:
         """The stores of the source, in Spark's order."""
-        found = self._spark.read.format("state-metadata").load(self._source)
+        found = self._spark.read.format("state-metadata").load(self._source.url)
         stores = [
             Store(int(row.operatorId), str(row.operatorName), str(row.stateStoreName), int(row[_PREFIX]))
             for row in found.select("operatorId", "operatorName", "stateStoreName", _PREFIX).distinct().collect()
@@ -91,26 +107,26 @@ class StateRewriter:
 
     def has_keys(self, store: Store) -> bool:
         """Whether the store's rows have key columns to partition by."""
-        key = self._read_state(self._source, store).schema["key"].dataType
+        with self._read_state(self._source, store) as state:
+            key = state.schema["key"].dataType
         return isinstance(key, StructType) and bool(key.fields)
 
     def write(
         self, store: Store, conf: Mapping[str, str], partitions: int | None
     ) -> tuple[StoreSums, list[str | None]]:
         """Writes a store of the target; returns its sums, and the checkpoint id of each partition."""
-        state = self._read_state(self._source, store)
-        if partitions is not None:
-            state = _repartition(state, store, partitions)
-        portions = self._migration.write(
-            state._jdf,
-            self._target,
-            dict(conf),
-            store.operator,
-            store.name,
-            store.prefix_columns,
-            self._batch,
-            partitions is not None,
-        )
+        with self._read_state(self._source, store) as state:
+            moved = state if partitions is None else _repartition(state, store, partitions)
+            portions = self._migration.write(
+                moved._jdf,
+                self._target.url,
+                {**conf, STATE_IDS: str(self._target.format)},
+                store.operator,
+                store.name,
+                store.prefix_columns,
+                self._batch,
+                partitions is not None,
+            )
         rows = sum(int(each.rows()) for each in portions)
         return StoreSums(store, rows, _to_signed(sum(int(each.digest()) for each in portions))), [
             each.checkpointId() for each in portions
@@ -118,12 +134,24 @@ class StateRewriter:
 
     def read_back(self, store: Store) -> StoreSums:
         """The sums of a store of the target."""
-        portion = self._migration.sums(self._read_state(self._target, store)._jdf)
+        with self._read_state(self._target, store) as state:
+            portion = self._migration.sums(state._jdf)
         return StoreSums(store, int(portion.rows()), int(portion.digest()))
 
-    def _read_state(self, checkpoint: str, store: Store) -> DataFrame:
-        reader = self._spark.read.format("statestore")
-        return reader.options(batchId=self._batch, operatorId=store.operator, storeName=store.name).load(checkpoint)
+    @contextmanager
+    def _read_state(self, checkpoint: StateAt, store: Store) -> Iterator[DataFrame]:
+        """The rows of a store. Meanwhile the session has the checkpoint's format."""
+        before = self._spark.conf.get(STATE_IDS, None)
+        self._spark.conf.set(STATE_IDS, str(checkpoint.format))
+        try:
+            reader = self._spark.read.format("statestore")
+            reader = reader.options(batchId=self._batch, operatorId=store.operator, storeName=store.name)
+            yield reader.load(checkpoint.url)
+        finally:
+            if before is None:
+                self._spark.conf.unset(STATE_IDS)
+            else:
+                self._spark.conf.set(STATE_IDS, before)
 
 
 def refuse_unknown_stores(stores: Iterable[Store]) -> None:
