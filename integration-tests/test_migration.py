@@ -12,9 +12,10 @@ import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from cec_it import feeds, local, results
-from cec_it.driver import FOREACH, Job, Query, last_batch, start
+from cec_it import feeds, local, log, results
+from cec_it.driver import CEC_SINK, FOREACH, Job, Query, last_batch, start
 from cec_it.references import PROVIDER_KEY, References
+from cec_it.sparklogs import cut
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.logs import home_of
 from spark_cec.cli.app import app
@@ -285,6 +286,42 @@ def test_a_state_that_a_crash_left_dirty_is_not_exported(spark: SparkSession, tm
     request = Request(str(job.checkpoint(query)), str(tmp_path / "new"), PROVIDERS["hdfs"], None, 0.0)
     refused(own, request, "start it once more and stop it")
     assert json.loads((job.checkpoint(query) / "metadata").read_text())
+
+
+def run_until_none_is_under_way(spark: SparkSession, job: Job, query: Query, batch: int) -> int:
+    """Runs to a batch, or some further, until stores and sink have nothing of a batch without Spark's commit."""
+    checkpoint = job.checkpoint(query)
+    for each in range(batch, batch + 20):
+        local.run_to(spark, replace(job, life=each), query, each)
+        local.tasks_are_over(spark)
+        done = newest(checkpoint / "commits")
+        published = max(int(path.stem) for path in (checkpoint / "cec" / "log" / "manifests").glob("0*.json"))
+        versions = {entry.meta.version for entry in log.commits(checkpoint)}
+        if published == done and max(versions, default=done + 1) == done + 1:
+            return done
+    raise AssertionError("each stop was in the middle of a batch")
+
+
+@pytest.mark.parametrize(("provider", "partitions"), [("cec", 5), ("rocksdb", None)])
+def test_a_batch_that_readers_have_and_spark_has_not_committed_is_not_run_again(
+    provider: str, partitions: int | None, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The new checkpoint would run it once more, and publish its rows in a log of its own."""
+    query = Query("distinct", feeds.RATE, CEC_SINK)
+    job = Job(str(tmp_path / "job"), (query,), local.BATCHES, local.ROWS)
+    own = local.session(spark, **{PROVIDER_KEY: PROVIDERS[provider], "stop.flush": "on"})
+    checkpoint, target = job.checkpoint(query), tmp_path / "new"
+    last = run_until_none_is_under_way(own, job, query, 4)
+    cut(checkpoint / "commits", [last])
+    cut(checkpoint / "offsets", [each for each in [last + 1] if (checkpoint / "offsets" / str(each)).exists()])
+    before = {path: path.read_bytes() for path in local.files_in(checkpoint)}
+    request = Request(str(checkpoint), str(target), PROVIDERS["cec"], partitions, 0.0)
+    refused(own, request, f"has published batch {last} .*start the query once more and stop it")
+    assert {path for path in before if not path.exists() or path.read_bytes() != before[path]} <= {
+        checkpoint / "cec" / "lock"
+    }
+    run_until_none_is_under_way(own, job, query, last + 1)
+    migrate_state(own, request, lambda _: None)
 
 
 def test_a_checkpoint_that_is_older_than_its_log_is_not_carried(spark: SparkSession, tmp_path: Path) -> None:

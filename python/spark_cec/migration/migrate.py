@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 
 from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all
 from spark_cec.admin.fall_back import keep_runs_out, refuse_other_history, replay_due
-from spark_cec.admin.find_log import Place, find_log
+from spark_cec.admin.find_log import OWN_DIRECTORY, Place, find_log
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.agent.owner import claim_log
-from spark_cec.errors import Fenced, LogLocationError, UnsuitableCheckpoint
+from spark_cec.errors import Fenced, LogLocationError, NoLogYet, UnsuitableCheckpoint
 from spark_cec.log.home import relative_home
+from spark_cec.log.manifest import batches as published_batches
 from spark_cec.migration.checkpoint import (
     COMMITTED,
     PARTITIONS_KEY,
@@ -194,6 +195,10 @@ def _hold_source(
     """Yields a function to call before the last write: it raises `Fenced` if a run has begun meanwhile."""
     if found.provider != PROVIDER:
         _watch_source(source, quiet_s, say)
+        if source.exists(OWN_DIRECTORY):  # else it has no log: it never had our sink
+            refuse_during_rollback(cec_directory(source.url))
+            with suppress(NoLogYet):
+                _refuse_published_batch(source, found, find_log(source.url))
         yield lambda: None
         return
     own, place = cec_directory(source.url), find_log(source.url)
@@ -205,8 +210,19 @@ def _hold_source(
         refuse_migrated_query(own)
         refuse_during_rollback(own)
         refuse_other_history(place)
+        _refuse_published_batch(source, found, place)
         _refuse_due_replay(source, place)
         yield confirm
+
+
+def _refuse_published_batch(source: HadoopFiles, found: Found, place: Place) -> None:
+    """Refuses a batch after V in the log of our sink: the new checkpoint would run it again, into a log of its own."""
+    later = [batch for batch in published_batches(place.storage) if batch > found.batch]
+    if later:
+        raise UnsuitableCheckpoint(
+            f"the query of {source.root} has published batch {later[0]} of its output, which Spark has not committed, "
+            f"and the new checkpoint would publish it again: start the query once more and stop it"
+        )
 
 
 def _refuse_due_replay(source: HadoopFiles, place: Place) -> None:
