@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from typer.testing import CliRunner
 
 from cec_it import feeds, local, log, results
@@ -22,6 +23,7 @@ from spark_cec.cli.app import app
 from spark_cec.cli.failures import explain_errors
 from spark_cec.cli.migrate import PROVIDERS
 from spark_cec.errors import CecError
+from spark_cec.migration.checkpoint import PARTITIONS_KEY
 from spark_cec.migration.migrate import Migrated, Request, migrate_state
 from spark_cec.recovery.query_files import LEFT, read_carried
 from spark_cec.recovery.unfinished_copy import UNFINISHED
@@ -29,6 +31,7 @@ from spark_cec.settings import Settings
 from testbed.spark_logs import newest
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 
 
 TOTALS = Query("totals", feeds.RATE, FOREACH)
@@ -355,3 +358,43 @@ def test_state_that_is_not_known_to_be_read_whole_is_refused(
     local.run_to(own, job, query, 2)
     request = Request(str(job.checkpoint(query)), str(tmp_path / "new"), PROVIDERS["cec"], None, 0.0)
     refused(own, request, "operator 0 is symmetricHashJoin with a store default")
+
+
+def run_by_a_part_of_the_key(
+    spark: SparkSession, checkpoint: Path, partitions: int, to: int, seen: dict[int, list[tuple[object, ...]]]
+) -> SparkSession:
+    """A query whose rows lie where a part of their key says, as of Spark before 3.3, until it has run batch `to`."""
+    own = local.session(spark, **{STRICT: "false", PARTITIONS_KEY: str(partitions), "stop.flush": "on"})
+    rows = own.readStream.format("rate-micro-batch").option("rowsPerBatch", 60).option("numPartitions", 1).load()
+    keyed = rows.select((f.col("value") % 5).alias("a"), (f.col("value") % 7).alias("b"), "value").repartition("a")
+    totals = keyed.groupBy("a", "b").agg(f.count("*").alias("n"), f.sum("value").alias("total"))
+    writer = totals.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    query = writer.foreachBatch(local.in_memory(seen)).start()
+    try:
+        local.wait_for(query, to)
+    finally:
+        query.stop()
+    local.tasks_are_over(own)
+    return own
+
+
+def test_rows_that_lie_by_a_part_of_their_key_are_not_moved(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "here"
+    own = run_by_a_part_of_the_key(spark, checkpoint, 3, 2, {})
+    request = Request(str(checkpoint), str(tmp_path / "new"), PROVIDERS["cec"], 5, 0.0)
+    refused(own, request, r"operator 0 \(aggregation\) .* has \d+ of 35 rows .*: keep its 3 partitions")
+    assert not (checkpoint / "cec" / LEFT.name).exists()
+    run_by_a_part_of_the_key(spark, checkpoint, 3, 4, {})
+
+
+def test_rows_that_lie_in_one_partition_are_found_in_several(spark: SparkSession, tmp_path: Path) -> None:
+    """One partition does not tell by which columns the query places its rows."""
+    undisturbed: dict[int, list[tuple[object, ...]]] = {}
+    seen: dict[int, list[tuple[object, ...]]] = {}
+    run_by_a_part_of_the_key(spark, tmp_path / "undisturbed", 1, 8, undisturbed)
+    own = run_by_a_part_of_the_key(spark, tmp_path / "here", 1, 2, seen)
+    moved(own, tmp_path / "here", "cec", partitions=3)
+    run_by_a_part_of_the_key(spark, tmp_path / "here", 3, 6, seen)
+    common = seen.keys() & undisturbed.keys()
+    assert len(common) > 5
+    assert {batch: seen[batch] for batch in common} == {batch: undisturbed[batch] for batch in common}

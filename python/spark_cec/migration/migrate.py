@@ -40,6 +40,7 @@ from spark_cec.migration.rewrite import (
     StateRewriter,
     Store,
     StoreSums,
+    Written,
     collect_ids,
     refuse_unknown_stores,
 )
@@ -52,6 +53,7 @@ from spark_cec.recovery.unfinished_copy import METADATA, UNFINISHED, refuse_unfi
 from spark_cec.settings import PREFIX, PROVIDER, PROVIDER_KEY, parse_settings
 from spark_cec.version import __version__
 
+_BY_WHOLE_KEY = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 _LOOK_EVERY_S = 0.5
 _TASKS_END_WITHIN_S = 30.0
 _WHY = "its state was carried here by `cec`; nothing has run yet"
@@ -106,7 +108,8 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     found, ends = _refuse_pointless(request, inspect_checkpoint(source)), _read_ends(source)  # 1
     home = home_of(target.url, parse_settings(_read_cec_conf(spark)), None) if request.provider == PROVIDER else None
     _refuse_taken_place(source, target, home)
-    here, there = _state_at(source, found, found.provider), _state_at(target, found, request.provider)
+    here = _state_at(source, found, found.provider, found.partitions)
+    there = _state_at(target, found, request.provider, request.partitions or found.partitions)
     rewriter = StateRewriter(spark, here, there, found.batch)
     every = rewriter.stores()
     refuse_unknown_stores(every)
@@ -114,22 +117,20 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
     is_ours = found.provider == PROVIDER
     claimed = _claim_places(spark, source, target, home, is_ours=is_ours)
     with _hold_source(source, found, request.quiet_s, say) as confirm, claimed:  # 2
-        conf = {PROVIDER_KEY: request.provider}
-        if request.partitions is not None:
-            conf[PARTITIONS_KEY] = str(request.partitions)
+        conf = _make_conf(request)
         say("copying the logs of the query")
         copy_all_but_state(source, target, found, conf)  # 3
         if home is not None:
             _begin_log(spark, target.url, home)  # 4
             save_carried(cec_directory(target.url), found.batch + 1)
-        stores = []
-        ids = dict[Store, list[str | None]]()
+        written = []
         for store in every:
             say(f"rewriting operator {store.operator} ({store.description}), store {store.name}")
-            written, ids[store] = rewriter.write(store, {**found.conf, **conf}, request.partitions)  # 5
-            stores.append(written)
+            written.append(rewriter.write(store, {**found.conf, **conf}))  # 5
+            _refuse_other_places(source, found, written[-1])
         if found.has_ids:
-            record_state_ids(target, found.batch, collect_ids(ids))
+            record_state_ids(target, found.batch, collect_ids(written))
+        stores = tuple(each.sums for each in written)
         for wanted in stores:
             about = f"operator {wanted.store.operator} ({wanted.store.description})"
             say(f"reading back {about}, store {wanted.store.name}")
@@ -138,7 +139,7 @@ def migrate_state(spark: SparkSession, request: Request, say: Callable[[str], No
             raise UnsuitableCheckpoint(f"the query of {source.root} runs: it has gone on meanwhile. Stop it first")
         confirm()
         _complete(source, target, is_ours=is_ours)
-    return Migrated(found, tuple(stores), time.monotonic() - started)
+    return Migrated(found, stores, time.monotonic() - started)
 
 
 def _refuse_unfinished_source(source: HadoopFiles) -> None:
@@ -154,10 +155,18 @@ def _complete(source: HadoopFiles, target: HadoopFiles, *, is_ours: bool) -> Non
     finish(target, metadata)
 
 
-def _state_at(files: HadoopFiles, found: Found, provider: str) -> StateAt:
+def _make_conf(request: Request) -> dict[str, str]:
+    """The settings that the new checkpoint records. A query whose rows move must look for them by the whole key."""
+    conf = {PROVIDER_KEY: request.provider}
+    if request.partitions is not None:
+        conf |= {PARTITIONS_KEY: str(request.partitions), _BY_WHOLE_KEY: "true"}
+    return conf
+
+
+def _state_at(files: HadoopFiles, found: Found, provider: str, partitions: int) -> StateAt:
     """The state as the provider has it: the format follows the source, but the HDFS-backed provider has no ids."""
     has_ids = found.has_ids and provider != HDFS_BACKED
-    return StateAt(files.url, FORMAT_WITH_IDS if has_ids else FORMAT_WITHOUT_IDS)
+    return StateAt(files.url, FORMAT_WITH_IDS if has_ids else FORMAT_WITHOUT_IDS, partitions)
 
 
 def _open_files(spark: SparkSession, path: str) -> HadoopFiles:
@@ -297,6 +306,17 @@ def _begin_log(spark: SparkSession, checkpoint: str, home: str) -> None:
 
 def _read_cec_conf(spark: SparkSession) -> Mapping[str, str]:
     return {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+
+
+def _refuse_other_places(source: HadoopFiles, found: Found, written: Written) -> None:
+    """Refuses rows that the query places by a part of their key, as a query from before Spark 3.3 may do."""
+    store = written.sums.store
+    if written.misplaced:
+        raise UnsuitableCheckpoint(
+            f"operator {store.operator} ({store.description}) of {source.root} has {written.misplaced:,} of "
+            f"{written.sums.rows:,} rows in another partition than the hash of their whole key says, as a query from "
+            f"before Spark 3.3 may have: keep its {found.partitions} partitions"
+        )
 
 
 def _refuse_difference(wanted: StoreSums, found: StoreSums) -> None:

@@ -66,10 +66,11 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """The state of a checkpoint: the checkpoint's URL in Spark's form, and its checkpoint format."""
+    """The state of a checkpoint: the checkpoint's URL in Spark's form, its checkpoint format, and its partitions."""
 
     url: str
     format: int
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,18 @@ class StoreSums:
     store: Store
     rows: int
     digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A store of the target: its sums, and the checkpoint id of each partition, None without ids.
+
+    `misplaced`: if rows have new partitions, those that were in another one before than the hash of their key says.
+    """
+
+    sums: StoreSums
+    ids: tuple[str | None, ...]
+    misplaced: int
 
 
 class StateRewriter:
@@ -111,26 +124,27 @@ class StateRewriter:
             key = state.schema["key"].dataType
         return isinstance(key, StructType) and bool(key.fields)
 
-    def write(
-        self, store: Store, conf: Mapping[str, str], partitions: int | None
-    ) -> tuple[StoreSums, list[str | None]]:
-        """Writes a store of the target; returns its sums, and the checkpoint id of each partition."""
+    def write(self, store: Store, conf: Mapping[str, str]) -> Written:
+        """Writes a store of the target, and moves its rows if the target has another number of partitions."""
+        before, after = self._source.partitions, self._target.partitions
         with self._read_state(self._source, store) as state:
-            moved = state if partitions is None else _repartition(state, store, partitions)
             portions = self._migration.write(
-                moved._jdf,
+                (state if before == after else _repartition(state, store, after))._jdf,
                 self._target.url,
                 {**conf, STATE_IDS: str(self._target.format)},
                 store.operator,
                 store.name,
                 store.prefix_columns,
                 self._batch,
-                partitions is not None,
+                _count_placing_columns(state, store),
+                0 if before == after else before,
             )
-        rows = sum(int(each.rows()) for each in portions)
-        return StoreSums(store, rows, _to_signed(sum(int(each.digest()) for each in portions))), [
-            each.checkpointId() for each in portions
-        ]
+        rows, digest = sum(int(each.rows()) for each in portions), sum(int(each.digest()) for each in portions)
+        return Written(
+            StoreSums(store, rows, _to_signed(digest)),
+            tuple(each.checkpointId() for each in portions),
+            sum(int(each.misplaced()) for each in portions),
+        )
 
     def read_back(self, store: Store) -> StoreSums:
         """The sums of a store of the target."""
@@ -167,29 +181,39 @@ def refuse_unknown_stores(stores: Iterable[Store]) -> None:
             )
 
 
-def collect_ids(written: Mapping[Store, list[str | None]]) -> dict[str, Any] | None:
+def collect_ids(written: Iterable[Written]) -> dict[str, Any] | None:
     """The checkpoint ids by operator, partition and store, as in Spark's commit log; None if the state has none."""
     found: dict[str, Any] = {}
-    for store, ids in written.items():
-        if None in ids:
+    for store in written:
+        if None in store.ids:
             return None
-        partitions = found.setdefault(str(store.operator), [[] for _ in ids])
-        for partition, each in enumerate(ids):
+        partitions = found.setdefault(str(store.sums.store.operator), [[] for _ in store.ids])
+        for partition, each in enumerate(store.ids):
             partitions[partition].append(each)
     return found
 
 
 def _repartition(state: DataFrame, store: Store, partitions: int) -> DataFrame:
     """Moves each row to the partition where the query will look for it."""
-    schema = state.schema["key"].dataType
-    assert isinstance(schema, StructType)
-    spread = len(schema.fields) - _UNPARTITIONED_KEY_COLUMNS[store.kind, store.name]
-    if not spread:
+    schema = _key_schema(state)
+    placing = _count_placing_columns(state, store)
+    if not placing:
         return state.coalesce(1)  # without a grouping key all rows are in partition 0
     # Use positions: Spark gives several unnamed grouping expressions one name.
     renamed = StructType([StructField(f"k{place}", field.dataType) for place, field in enumerate(schema.fields)])
     key = state["key"].cast(renamed)
-    return state.repartition(partitions, *(key[f"k{place}"] for place in range(spread)))
+    return state.repartition(partitions, *(key[f"k{place}"] for place in range(placing)))
+
+
+def _count_placing_columns(state: DataFrame, store: Store) -> int:
+    """The key's first columns, whose hash decides a row's partition."""
+    return len(_key_schema(state).fields) - _UNPARTITIONED_KEY_COLUMNS[store.kind, store.name]
+
+
+def _key_schema(state: DataFrame) -> StructType:
+    schema = state.schema["key"].dataType
+    assert isinstance(schema, StructType)
+    return schema
 
 
 def _to_signed(number: int) -> int:
