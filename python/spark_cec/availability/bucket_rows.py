@@ -31,7 +31,7 @@ def take_range(
     `replicated`: no bucket tells other replicas of a row without a time, so it is late. Rows below `floor_ms` are, too.
     """
     after_ms = after_ms if floor_ms is None else max(after_ms, floor_ms)
-    nothing = rows.schema.empty_table()
+    nothing = rows.slice(0, 0)  # `empty_table` knows no INTERVAL YEAR TO MONTH
     if column is None:
         untimed = rows if fresh else nothing
         return (nothing, untimed) if replicated else (untimed, nothing)
