@@ -30,16 +30,20 @@ def path_of(spark: SparkSession, path: Path) -> Any:
     return named(spark, "java.io.File")(str(path)).toPath()
 
 
+def place_of(spark: SparkSession, path: Path) -> Any:
+    return named(spark, f"{CEC}.agent.SpoolPath")(path_of(spark, path), named(spark, "scala.Option").empty())
+
+
 def schema(spark: SparkSession) -> Any:
     return named(spark, "org.apache.spark.sql.types.StructType").fromDDL("a INT, b STRING")
 
 
 def output(spark: SparkSession, path: Path) -> None:
-    named(spark, f"{CEC}.source.RowSpool")(path_of(spark, path), schema(spark))
+    named(spark, f"{CEC}.source.RowSpool")(place_of(spark, path), schema(spark))
 
 
 def commit(spark: SparkSession, path: Path) -> None:
-    named(spark, f"{CEC}.state.RecordStream")(path_of(spark, path), True)
+    named(spark, f"{CEC}.state.RecordStream")(place_of(spark, path), True)
 
 
 def read(spark: SparkSession, path: Path) -> None:

@@ -120,7 +120,7 @@ private final class StoreDriver {
     case "interface_answers" =>
       Json.strings(Class.forName(request.get("class").asText).getMethods.filter(_.isDefault).map(_.toString).filterNot(_.contains("sql.cec.")))
     case "agent_pid" => Json.parse(Agent.pid.map(_.toString).getOrElse("null"))
-    case "spool" => Json.obj().put("file", Agent.spoolFile(0, confOf(request)).toString).get("file")
+    case "spool" => Json.obj().put("file", Agent.spoolFile(0, confOf(request)).file.toString).get("file")
     case "output" => writeOutput(request)
     case "begin_application" =>
       beginApplication()

@@ -1,6 +1,5 @@
 package org.apache.spark.sql.cec.agent
 
-import java.nio.file.Path
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.atomic.AtomicLong
@@ -171,10 +170,11 @@ private[cec] object Agent extends Logging {
   }
 
   /** Names a new spool file for one call. If the spool has no room, the file goes to `overflow`. */
-  def spoolFile(expectedBytes: Long, conf: Map[String, String]): Path = {
+  def spoolFile(expectedBytes: Long, conf: Map[String, String]): SpoolPath = {
     val agent = runningAgent(conf)
-    val roomy = agent.directory.toFile.getUsableSpace > 2 * expectedBytes
-    (if (roomy) agent.directory else agent.overflow).resolve(UUID.randomUUID().toString + ".arrow")
+    val name = UUID.randomUUID().toString + ".arrow"
+    val isRoomy = agent.directory.toFile.getUsableSpace > 2 * expectedBytes
+    if (isRoomy) SpoolPath(agent.directory.resolve(name), Some(agent.overflow.resolve(name))) else SpoolPath(agent.overflow.resolve(name))
   }
 
   /** The process id of the running agent, for tests and tools that watch it. */

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.cec.source
 
-import java.nio.channels.FileChannel
-import java.nio.file.{Files, Path, StandardOpenOption}
+import java.nio.file.Path
 import java.util.UUID
 
 import org.apache.arrow.vector.VectorSchemaRoot
@@ -10,7 +9,8 @@ import org.apache.arrow.vector.ipc.ArrowStreamWriter
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.cec.Acquired
-import org.apache.spark.sql.cec.agent.{Agent, AppendRequest, CecException, ColumnTimes, OutputRows, PublishRequest}
+import org.apache.spark.sql.cec.agent.{
+  Agent, AppendRequest, CecException, ColumnTimes, OutputRows, PublishRequest, SpoolFile, SpoolPath}
 import org.apache.spark.sql.cec.exchange.{HeldOutput, HeldOutputs}
 import org.apache.spark.sql.cec.state.RowLimit
 import org.apache.spark.sql.connector.write._
@@ -127,24 +127,27 @@ private final class TimesWritten(schema: StructType) {
 }
 
 private object CecDataWriter {
-  /** A guess: how many rows a task will write is not known at its first row. A fuller spool is passed over. */
+  /** A guess: nobody knows at the first row how many rows a task will write. A fuller spool is passed over. */
   private val ExpectedBytes = 1L << 20
 }
 
 /** Rows on their way to the agent, as an Arrow IPC stream in a spool file. */
-private[cec] final class RowSpool(val file: Path, schema: StructType) extends AutoCloseable {
+private[cec] final class RowSpool(place: SpoolPath, schema: StructType) extends AutoCloseable {
   private val acquired = new Acquired
   private val allocator = acquired(ArrowUtils.rootAllocator.newChildAllocator("cec output", 0, Long.MaxValue))
   private val root = acquired(VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false), allocator))
   private val vectors = acquired.step(ArrowWriter.create(root))
-  private val channel = acquired(FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE))
-  acquired.undo(if (!isKept) Files.deleteIfExists(file))
+  private val channel = acquired(new SpoolFile(place))
+  acquired.undo(if (!isKept) place.delete())
   private val stream = new ArrowStreamWriter(root, null, channel)
   private lazy val measured = UnsafeProjection.create(schema)
   private var isKept = false
   private var count = 0
   private var bytes = 0L
   acquired.step(stream.start())
+
+  /** Where the file is. */
+  def file: Path = channel.path
 
   /** The rows that were written. */
   var rows: Long = 0L

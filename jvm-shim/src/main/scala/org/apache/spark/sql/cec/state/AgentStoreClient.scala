@@ -107,7 +107,7 @@ private[cec] final class AgentStoreClient(
 
   def newCheckpointId(): String = UUID.randomUUID().toString.replace("-", "")
 
-  def spoolFile(expectedBytes: Long): Path = Agent.spoolFile(expectedBytes, conf)
+  def spoolFile(expectedBytes: Long): SpoolPath = Agent.spoolFile(expectedBytes, conf)
 
   /** Loads EC(`version`) of the commit with this checkpoint id; None: of the newest commit. */
   def load(version: Long, checkpointId: Option[String]): CheckpointAnswer = {

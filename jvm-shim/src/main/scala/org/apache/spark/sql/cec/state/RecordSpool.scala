@@ -13,6 +13,7 @@ import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.Acquired
+import org.apache.spark.sql.cec.agent.{SpoolFile, SpoolPath}
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.unsafe.Platform
 
@@ -27,10 +28,10 @@ private[state] object RecordKind {
  * The records of one commit on their way to the agent: an Arrow IPC stream in a spool file. The first record creates
  * the file.
  */
-private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) extends AutoCloseable {
+private[state] final class RecordSpool(grouped: Boolean, newFile: () => SpoolPath) extends AutoCloseable {
   private var stream: RecordStream = _
   private val rows = new RowsOfWindow
-  private var file: Path = _
+  private var place: SpoolPath = _
   private var isKept = false
 
   var opened, checked, closed: Long = 0L
@@ -51,7 +52,7 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
   /** Completes the file and returns it; None if there are no records. */
   def finish(): Option[Path] = {
     if (stream != null) stream.finish()
-    Option(file)
+    Option(stream).map(_.path)
   }
 
   /** Keeps the file after `close`. Somebody else removes it. */
@@ -60,7 +61,7 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
   /** Frees the memory, and removes the file unless it is kept. */
   override def close(): Unit =
     try if (stream != null) stream.close()
-    finally if (file != null && !isKept) Files.deleteIfExists(file)
+    finally if (place != null && !isKept) place.delete()
 
   private def addRows(kind: Byte, live: LiveWindows, window: Int): Long = {
     rows.to = openStream()
@@ -72,8 +73,8 @@ private[state] final class RecordSpool(grouped: Boolean, newFile: () => Path) ex
 
   private def openStream(): RecordStream = {
     if (stream == null) {
-      file = newFile()
-      stream = new RecordStream(file, grouped)
+      place = newFile()
+      stream = new RecordStream(place, grouped)
     }
     stream
   }
@@ -127,7 +128,7 @@ private final class RowColumn(vector: VarBinaryVector) {
   }
 }
 
-private final class RecordStream(file: Path, grouped: Boolean) extends AutoCloseable {
+private final class RecordStream(place: SpoolPath, grouped: Boolean) extends AutoCloseable {
   private def field(name: String, kind: ArrowType, nullable: Boolean) =
     new Field(name, new FieldType(nullable, kind, null), null)
 
@@ -141,7 +142,7 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
   private val windows = columnOf("window")
   private val keys = if (grouped) columnOf("key") else null
   private val values = columnOf("value")
-  private val channel = acquired(FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE))
+  private val channel = acquired(new SpoolFile(place))
   private val writer = new ArrowStreamWriter(root, null, channel)
   private var count = 0
   private var bytes = 0L
@@ -159,6 +160,9 @@ private final class RecordStream(file: Path, grouped: Boolean) extends AutoClose
     count += 1
     if (count == RecordStream.BatchRows) flush()
   }
+
+  /** Where the file is. */
+  def path: Path = channel.path
 
   private def columnOf(name: String) = new RowColumn(root.getVector(name).asInstanceOf[VarBinaryVector])
 

@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec.state
 import java.nio.file.Files
 
 import org.apache.spark.sql.cec.CecSuite
-import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep}
+import org.apache.spark.sql.cec.agent.{CommitPlan, ExtentStep, ReplayStep, SpoolPath}
 
 class CommitRecordChooserSuite extends CecSuite {
   import Plans.plan
@@ -21,7 +21,7 @@ class CommitRecordChooserSuite extends CecSuite {
     /** The ids of the windows that the chooser checks. */
     def choose(asked: Option[CheckpointPlan], changes: BatchDelta = new BatchDelta, inputs: Long = 0, taskNs: Long = 1000000000L): Seq[Long] = {
       val file = Files.createTempDirectory("cec").resolve("spool")
-      val spool = new RecordSpool(live.isGrouped, () => file)
+      val spool = new RecordSpool(live.isGrouped, () => SpoolPath(file))
       try {
         val chosen = records.spoolTo(live, changes, asked, inputs, taskNs, spool).toArray.toSeq
         assert(spool.checked == chosen.map(live.rowCount).sum)

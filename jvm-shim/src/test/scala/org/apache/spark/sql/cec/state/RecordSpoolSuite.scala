@@ -10,6 +10,7 @@ import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.{ArrowType, Field, FieldType, Schema}
 
 import org.apache.spark.sql.cec.CecSuite
+import org.apache.spark.sql.cec.agent.SpoolPath
 import org.apache.spark.sql.util.ArrowUtils
 
 class RecordSpoolSuite extends CecSuite {
@@ -52,7 +53,7 @@ class RecordSpoolSuite extends CecSuite {
     live.put(row("key"), row("value"))
     live.put(row(2L), row(0L))
     val (one, two) = (windowOf(live, row("key")), windowOf(live, row(2L)))
-    val spool = new RecordSpool(grouped = false, () => path)
+    val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
     spool.open(live, one)
     spool.check(live, two)
     live.remove(row("key"))
@@ -73,7 +74,7 @@ class RecordSpoolSuite extends CecSuite {
     (1L to 3L).foreach(k => live.put(row(1L, k), row(10 * k)))
     live.put(row(2L, 1L), row(7L)) // not of that window
     val group = windowOf(live, row(1L))
-    val spool = new RecordSpool(grouped = true, () => path)
+    val spool = new RecordSpool(grouped = true, () => SpoolPath(path))
     spool.open(live, group)
     (1L to 3L).foreach(k => live.remove(row(1L, k)))
     spool.close(live, group)
@@ -87,7 +88,7 @@ class RecordSpoolSuite extends CecSuite {
 
   test("many records go in several batches, and none is lost") {
     val path = file()
-    val spool = new RecordSpool(grouped = false, () => path)
+    val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
     val count = 2 * RecordStream.BatchRows + 1
     (0 until count).foreach(i => spool.close(row(i.toLong)))
     spool.finish()
@@ -108,7 +109,7 @@ class RecordSpoolSuite extends CecSuite {
       assert(live.fileBytes > 0)
       val (inFile, onHeap) = live.windows.partition(window => live.id(window).getBaseObject == null)
       assert(inFile.nonEmpty && onHeap.nonEmpty)
-      val spool = new RecordSpool(grouped = false, () => path)
+      val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
       live.windows.foreach(window => if (window % 2 == 0) spool.check(live, window) else spool.close(live, window))
       spool.finish()
       assert((spool.checked, spool.closed) == ((count / 2L, count / 2L)))
@@ -123,7 +124,7 @@ class RecordSpoolSuite extends CecSuite {
 
   test("large records end a batch before its bytes are too many") {
     val path = file()
-    val spool = new RecordSpool(grouped = false, () => path)
+    val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
     val (live, large) = (keyWindows(Longs), row("x" * (33 << 20)))
     live.put(row(1L), large)
     (0 until 2).foreach(_ => spool.check(live, windowOf(live, row(1L))))
@@ -136,7 +137,7 @@ class RecordSpoolSuite extends CecSuite {
   test("a spool that is closed before its end leaves no file and no memory") {
     val path = file()
     val before = ArrowUtils.rootAllocator.getAllocatedMemory
-    val spool = new RecordSpool(grouped = false, () => path)
+    val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
     spool.open(oneWindow, 0)
     assert(Files.exists(path))
     spool.close()
@@ -147,14 +148,14 @@ class RecordSpoolSuite extends CecSuite {
     val before = ArrowUtils.rootAllocator.getAllocatedMemory
     val path = file()
     Files.createFile(path)
-    val spool = new RecordSpool(grouped = false, () => path)
+    val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
     assertThrows[java.nio.file.FileAlreadyExistsException](spool.open(oneWindow, 0))
     assert(ArrowUtils.rootAllocator.getAllocatedMemory == before)
   }
 
   test("a kept file outlives its spool") {
     val path = file()
-    val spool = new RecordSpool(grouped = false, () => path)
+    val spool = new RecordSpool(grouped = false, () => SpoolPath(path))
     spool.open(oneWindow, 0)
     spool.finish()
     spool.keep()
