@@ -231,3 +231,29 @@ def test_output_of_a_batch_that_was_never_run_is_refused(spark: SparkSession, tm
     future = int(digits) + 9
     shutil.copy(newest, manifests / f"{future:0{len(digits)}d}.json")
     refused(spark, job, f"holds output of batch {future}, but the checkpoint ends at batch", query)
+
+
+def test_a_continuous_trigger_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its epochs do not come again with their recorded ends, and the sink would lose or double rows after a crash."""
+    rows = local.session(spark).readStream.format("rate").option("rowsPerSecond", 50).load()
+    checkpoint = tmp_path / "refused"
+    writer = rows.writeStream.format("cec").option("checkpointLocation", str(checkpoint))
+    with pytest.raises(AnalysisException, match=r"refused has trigger\(continuous=.*: use trigger\(processingTime="):
+        writer.trigger(continuous="1 second").start().stop()
+    assert not local.files_in(checkpoint / "offsets") and not local.files_in(checkpoint / "commits")
+    streaming = writer.trigger(processingTime="0 seconds").start()
+    try:
+        local.wait_for(streaming, 1)
+    finally:
+        streaming.stop()
+
+
+def test_a_continuous_trigger_reads_no_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses a source that does not promise continuous reads, by the name of its format."""
+    query = Query("rows", feeds.RATE, "cec")
+    job = job_in(tmp_path, query)
+    local.run_to(spark, job, query, 1)
+    rows = spark.readStream.format("cec").load(str(job.checkpoint(query)))
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "reader"))
+    with pytest.raises(Exception, match=r"[Cc]ontinuous processing.*cec|cec.*continuous processing"):
+        writer.trigger(continuous="1 second").start().awaitTermination(60)

@@ -16,12 +16,13 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2
 import org.apache.spark.sql.cec.RunContext
-import org.apache.spark.sql.cec.agent.{Agent, ReportRequest, TrimRequest}
+import org.apache.spark.sql.cec.agent.{Agent, CecException, QueryRefusedException, ReportRequest, TrimRequest}
 import org.apache.spark.sql.cec.exchange.StoreLocations
 import org.apache.spark.sql.cec.metrics.QuerySource
 import org.apache.spark.sql.cec.ui.{CecTab, RunIdentity, TrackedQueries}
 import org.apache.spark.sql.connector.catalog.{SupportsRead, Table}
 import org.apache.spark.sql.connector.read.ScanBuilder
+import org.apache.spark.sql.execution.streaming.continuous.ContinuousExecution
 import org.apache.spark.sql.execution.streaming.runtime.{QueryExecutionThread, StreamExecution, StreamingRelation}
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
@@ -163,15 +164,28 @@ private[recovery] final class StartedRun(
   private def gateTable(table: Table): Table = table match {
     case readable: SupportsRead => new TableDelegate(readable) with SupportsRead {
       override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = {
+        refuseContinuous()
         begin()
         readable.newScanBuilder(options)
       }
     }
     case other => other
   }
+
+  /**
+   * Refuses continuous processing, whose epochs do not come again with their recorded ends. Neither rule nor sink learns
+   * the trigger. But Spark asks the sources in the constructor of such a query, within `start()`.
+   */
+  private def refuseContinuous(): Unit = if (StartedRun.isContinuous) QueryRefusedException.orResult(throw new CecException("Unsupported",
+    s"the query with checkpoint ${run.checkpoint} has trigger(continuous=...), whose epochs may come again with other rows after a crash: use " +
+      "trigger(processingTime=...)"))
 }
 
 private object StartedRun {
+  /** Whether Spark makes a query for continuous processing in this thread. */
+  private def isContinuous: Boolean =
+    StackWalker.getInstance().walk[Boolean](_.anyMatch(_.getClassName == classOf[ContinuousExecution].getName))
+
   /** Batches between two trims of the log. */
   private val TrimEvery = 20
 
