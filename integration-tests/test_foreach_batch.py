@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupState
 
 from cec_it import feeds, local
 from cec_it.plans import PLANS
@@ -20,7 +23,12 @@ TOGETHER = {"writeAt": "batch"}
 Look = Callable[[DataFrame], object]
 Seen = dict[int, list[tuple[object, ...]]]
 
-KINDS = {"complete": ("totals", "complete"), "update": ("totals", "update"), "distinct": ("distinct", "append")}
+KINDS = {
+    "complete": ("totals", "complete"),
+    "update": ("totals", "update"),
+    "distinct": ("distinct", "append"),
+    "doubles": ("doubles", "update"),
+}
 """Plans and output modes. Deduplication passes rows on as it meets them: a look at one row ends before its commit."""
 
 LOOKS: Mapping[str, Look] = {
@@ -150,3 +158,75 @@ def test_a_task_may_read_a_batch_again_once_it_is_through_with_it(
 
     assert run(spark, tmp_path, kind, look, {}) == whole[kind]
     assert looked_at and all(looked_at)
+
+
+def fail_behind_commits(rows: Iterable[Row]) -> Iterator[Row]:
+    """A function of a task that takes all its rows, so that the store commits, and fails then."""
+    for _ in rows:
+        pass
+    raise OSError("this task fails behind its commit")
+
+
+def then_fail(frame: DataFrame) -> None:
+    """Take all rows, then run tasks that fail behind their commits, and hide that."""
+    frame.collect()
+    with pytest.raises(PythonException, match="this task fails behind its commit"):
+        frame.rdd.mapPartitions(fail_behind_commits).count()
+
+
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+@pytest.mark.parametrize("write_at", ["task", "batch", "async"])
+@pytest.mark.parametrize("kind", ["update", "doubles"])
+def test_a_task_that_fails_behind_its_second_commit_loses_nothing(
+    kind: str, write_at: str, mode: str, spark: SparkSession, whole: Mapping[str, Seen], tmp_path: Path
+) -> None:
+    """Spark does not add up what a task that failed has counted: the driver knows the first commit alone."""
+    assert run(spark, tmp_path, kind, then_fail, {"writeAt": write_at, "mode": mode}) == whole[kind]
+
+
+@pytest.mark.parametrize("write_at", ["batch", "async"])
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+def test_a_second_commit_with_another_result_counts_as_where_tasks_write(
+    mode: str, write_at: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The function of the state reads a file that changes between the two runs of a batch."""
+    more = tmp_path / "more"
+
+    def add(key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        total = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames) + int(more.read_text())
+        state.update((total,))
+        yield pd.DataFrame({"key": [key[0]], "total": [total]})
+
+    def look(frame: DataFrame) -> None:
+        frame.collect()
+        more.write_text("1000")
+        with pytest.raises(PythonException, match="this task fails behind its commit"):
+            frame.rdd.mapPartitions(fail_behind_commits).count()
+        more.write_text("0")
+
+    def seen(name: str, conf: Mapping[str, str]) -> Seen:
+        more.write_text("0")
+        found: Seen = {}
+
+        def write(frame: DataFrame, batch: int) -> None:
+            if batch % 2:
+                look(frame)
+            else:
+                found[batch] = sorted(tuple(row) for row in frame.collect())
+
+        own = local.session(spark, {**local.OPENINGS_ONLY, **conf}, **{"spark.sql.shuffle.partitions": "1"})
+        keys = feeds.read_rate(own, "left", local.BATCHES, local.ROWS).select(f.pmod("key", f.lit(5)).alias("key"))
+        rows = keys.groupBy("key").applyInPandasWithState(
+            add, "key LONG, total LONG", "total LONG", "update", "NoTimeout"
+        )
+        writer = rows.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / name))
+        streaming = writer.foreachBatch(write).start()
+        try:
+            local.wait_for(streaming, LAST)
+        finally:
+            streaming.stop()
+        return {batch: rows for batch, rows in found.items() if batch <= LAST}
+
+    by_tasks = seen("task", {"writeAt": "task", "mode": mode})
+    assert seen("together", {"writeAt": write_at, "mode": mode}) == by_tasks
+    assert all(total > 2000 for _, total in by_tasks[LAST])

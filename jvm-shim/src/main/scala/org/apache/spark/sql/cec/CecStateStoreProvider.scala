@@ -83,12 +83,11 @@ class CecStateStoreProvider extends StateStoreProvider with HostedStore with Log
 
   override def home: String = run.map(_.home).getOrElse("")
 
-  override def unwritten(version: Long): Option[UnwrittenCommit] = Option(state).filter(_.version == version).flatMap(_.unwritten)
+  override def unwritten(version: Long): Option[UnwrittenCommit] = Option(state).flatMap(_.unwritten(version))
 
   override def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = state.noteWritten(commit, answer)
 
-  override def writtenCommit(version: Long): Option[String] =
-    Option(state).filter(known => known.version == version && known.unwritten.isEmpty).flatMap(_.checkpointId)
+  override def writtenCommit(version: Long): Option[String] = Option(state).flatMap(_.writtenCommit(version))
 
   override def forget(): Unit = dropState()
 

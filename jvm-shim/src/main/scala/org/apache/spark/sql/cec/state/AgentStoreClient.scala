@@ -87,6 +87,43 @@ private[cec] final case class CheckpointAnswer(
   def discard(): Unit = spool.foreach(Files.deleteIfExists)
 }
 
+/** The log of one store. */
+private[cec] trait StoreLog extends AutoCloseable {
+  def newCheckpointId(): String
+
+  def spoolFile(expectedBytes: Long): SpoolPath
+
+  /** Loads EC(`version`) of the commit with this checkpoint id; None: of the newest commit. */
+  def load(version: Long, checkpointId: Option[String]): CheckpointAnswer
+
+  /** Reads the part that the log still has of Spark's commit of `version`. */
+  def remains(version: Long): Remains
+
+  /**
+   * Describes a commit for the agent.
+   *
+   * @param proof that the windows are the query's state at this version
+   * @param wholeLedger the number of open windows per footprint version after the commit
+   */
+  def describe(
+      proof: Verified, numbers: CommitNumbers, checkpointId: String, isNamed: Boolean, baseId: Option[String], spool: Option[Path],
+      wholeLedger: () => Iterable[(Long, Int)]): UnwrittenCommit
+
+  /** Writes one commit. When this method returns, the commit is durable. */
+  def write(commit: UnwrittenCommit): DurableCommit
+
+  /**
+   * Reports the recovery of the store.
+   *
+   * @param held mutations that the hold rule ignored
+   * @param unsure the windows that may differ, if the user accepts a divergence
+   */
+  def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit
+
+  /** Tells the agent that this store no longer needs the log. */
+  override def close(): Unit
+}
+
 /**
  * The calls of one store to the agent.
  *
@@ -101,16 +138,15 @@ private[cec] final class AgentStoreClient(
     grouped: Boolean,
     retained: Int,
     run: Option[RunContext],
-    conf: Map[String, String]) {
+    conf: Map[String, String]) extends StoreLog {
   ArrowClasses.prepare()
   Agent.openLog(home, logId, conf)
 
-  def newCheckpointId(): String = UUID.randomUUID().toString.replace("-", "")
+  override def newCheckpointId(): String = UUID.randomUUID().toString.replace("-", "")
 
-  def spoolFile(expectedBytes: Long): SpoolPath = Agent.spoolFile(expectedBytes, conf)
+  override def spoolFile(expectedBytes: Long): SpoolPath = Agent.spoolFile(expectedBytes, conf)
 
-  /** Loads EC(`version`) of the commit with this checkpoint id; None: of the newest commit. */
-  def load(version: Long, checkpointId: Option[String]): CheckpointAnswer = {
+  override def load(version: Long, checkpointId: Option[String]): CheckpointAnswer = {
     val answer = Agent.call(LoadRequest(
       home, conf, logId, store, version, checkpointId, checkpoint, committedBatch, generation, retained, forecast), conf)
     CheckpointAnswer(
@@ -132,19 +168,12 @@ private[cec] final class AgentStoreClient(
   private def committedBatch: Option[Long] = run.map(_.replayTo - 1)
   private def checkpoint: Option[String] = Some(StoreConfs.checkpointOf(id))
 
-  /** Reads the part that the log still has of Spark's commit of `version`. */
-  def remains(version: Long): Remains = {
+  override def remains(version: Long): Remains = {
     val answer = Agent.call(FooterRequest(home, store, version, checkpoint, committedBatch, generation), conf)
     Remains(answer.checkpointId, answer.footer.map(Footer.of))
   }
 
-  /**
-   * Describes a commit for the agent.
-   *
-   * @param proof that the windows are the query's state at this version
-   * @param wholeLedger the number of open windows per footprint version after the commit
-   */
-  def describe(
+  override def describe(
       proof: Verified, numbers: CommitNumbers, checkpointId: String, isNamed: Boolean, baseId: Option[String], spool: Option[Path],
       wholeLedger: () => Iterable[(Long, Int)]): UnwrittenCommit = {
     val commit = StoreCommit(
@@ -174,20 +203,12 @@ private[cec] final class AgentStoreClient(
     new UnwrittenCommit(commit, isNamed, wholeLedger, spool)
   }
 
-  /** Writes one commit. When this method returns, the commit is durable. */
-  def write(commit: UnwrittenCommit): DurableCommit = AgentStoreClient.writeAll(home, logId, Seq(commit), Nil, conf).head
+  override def write(commit: UnwrittenCommit): DurableCommit = AgentStoreClient.writeAll(home, logId, Seq(commit), Nil, conf).head
 
-  /**
-   * Reports the recovery of the store.
-   *
-   * @param held mutations that the hold rule ignored
-   * @param unsure the windows that may differ, if the user accepts a divergence
-   */
-  def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit =
+  override def loaded(version: Long, ecLoadMs: Double, digestOk: Option[Boolean], held: Long, unsure: Seq[String]): Unit =
     Agent.call(LoadedRequest(home, store, version, generation, forecast, ecLoadMs, digestOk, held, unsure), conf)
 
-  /** Tells the agent that this store no longer needs the log. */
-  def close(): Unit = Agent.closeLog(home)
+  override def close(): Unit = Agent.closeLog(home)
 
   private val store = StoreId(id.operatorId, id.partitionId, id.storeName)
   private val forecast = run.map(_.forecast)

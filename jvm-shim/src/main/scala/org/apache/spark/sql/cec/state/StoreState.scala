@@ -57,7 +57,7 @@ private[cec] final case class Recovery(replayTo: Long, base: Long, counted: Bool
  */
 private[cec] final class StoreState(
     id: StateStoreId,
-    log: AgentStoreClient,
+    log: StoreLog,
     keyFields: Int,
     valueFields: Int,
     prefixFields: Option[(Int, UnsafeRow => UnsafeRow)],
@@ -205,8 +205,13 @@ private[cec] final class StoreState(
       .map(id => writeChecks(proof, books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0))
   }
 
-  /** The commit of the present version, if the log lacks it. */
-  def unwritten: Option[UnwrittenCommit] = present.unwritten
+  /** The commit of version `wanted`, if the log lacks it. */
+  def unwritten(wanted: Long): Option[UnwrittenCommit] = committed(wanted).flatMap(_.unwritten)
+
+  /** The id of the commit of version `wanted`, if the log has it. */
+  def writtenCommit(wanted: Long): Option[String] = committed(wanted).filter(_.unwritten.isEmpty).flatMap(_.checkpointId)
+
+  private def committed(wanted: Long): Option[StoreVersion] = Option.when(version == wanted)(present)
 
   /** Notes that the log has the commit of the present version. */
   def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = {
@@ -315,7 +320,7 @@ private[cec] final class StoreState(
         version + 1, next.openWindows, next.dirtyFrom, next.dirtyWindows, spool.opened, spool.checked, spool.closed, facts.inputs,
         windows.sums, rowDigest.kind, (System.nanoTime() - startedNs) / 1000,
         if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
-      val newId = log.newCheckpointId()
+      val newId = nextCommitId(facts)
       val commit = log.describe(proof, numbers, newId, facts.named, checkpointId, file, () => if (together) books.live else next.live(true))
       liveIsWhole = true // until the agent answers, its ledger is uncertain
       val answer = Option.unless(together)(log.write(commit)) // 4
@@ -336,10 +341,19 @@ private[cec] final class StoreState(
   private def commitSilently(proof: Verified, changes: BatchDelta, facts: BatchFacts): Long = {
     val unlogged = present.unlogged.after(windows, changes)
     val renewed = trusted(books.apply(version, changes, writes = false))
-    advance(present.next(proof.next, windows.sums, Some(log.newCheckpointId()), facts.inputs).copy(unlogged = unlogged), renewed)
+    advance(present.next(proof.next, windows.sums, Some(nextCommitId(facts)), facts.inputs).copy(unlogged = unlogged), renewed)
     metrics = CommitMetrics(changes.opened.size, 0, changes.closed.size, dirty = books.dirtyWindows)
     version
   }
+
+  /**
+   * The id of the next commit. If the stores of this JVM write together, the second commit of a batch takes the id of the
+   * first, which is in no log. The driver asks for the commits of tasks that ended well, and the task of the second one
+   * may fail later.
+   */
+  private def nextCommitId(facts: BatchFacts): String =
+    reverted.map(_.known).filter(first => together && !facts.named && (silent || first.unwritten.isDefined)).flatMap(_.checkpointId)
+      .getOrElse(log.newCheckpointId())
 
   private def advance(after: StoreVersion, renewed: UndoStamps): Unit = trusted {
     discardReverted()
