@@ -205,13 +205,19 @@ private[cec] final class StoreState(
       .map(id => writeChecks(proof, books.dirtyBefore(Long.MaxValue), CommitKind.Flush, id, Some(id), inputs = 0))
   }
 
-  /** The commit of version `wanted`, if the log lacks it. */
+  /**
+   * The commit of version `wanted`, if the log lacks it. Takes back a batch under way first: a task may have looked at the
+   * version before, and ended then.
+   */
   def unwritten(wanted: Long): Option[UnwrittenCommit] = committed(wanted).flatMap(_.unwritten)
 
-  /** The id of the commit of version `wanted`, if the log has it. */
+  /** The id of the commit of version `wanted`, if the log has it. Takes back a batch under way first. */
   def writtenCommit(wanted: Long): Option[String] = committed(wanted).filter(_.unwritten.isEmpty).flatMap(_.checkpointId)
 
-  private def committed(wanted: Long): Option[StoreVersion] = Option.when(version == wanted)(present)
+  private def committed(wanted: Long): Option[StoreVersion] = {
+    proof.foreach(_ => rollback())
+    Option.when(version == wanted)(present)
+  }
 
   /** Notes that the log has the commit of the present version. */
   def noteWritten(commit: UnwrittenCommit, answer: DurableCommit): Unit = {

@@ -92,6 +92,20 @@ class StoreStateSuite extends CecSuite {
     assert(run(state, 0, 1L -> 11L) != first)
     state.close()
   }
+
+  test("a version comes back that a task looked behind, when its commit is asked for") {
+    val state = store(new CountedLog)
+    val first = run(state, 0, 1L -> 10L)
+    state.begin(0, None) // a view that reads; the task ends before the one that writes
+    assert(state.unwritten(1).map(_.commit.checkpointId) == first && valueOf(state, 1) == 10)
+    state.begin(0, None)
+    assert(state.writtenCommit(1).isEmpty && state.version == 1)
+    state.noteWritten(state.unwritten(1).get, StoreStateSuite.written)
+    state.begin(0, None)
+    assert(state.writtenCommit(1) == first && state.unwritten(1).isEmpty)
+    assert(state.unwritten(0).isEmpty && state.writtenCommit(2).isEmpty && valueOf(state, 1) == 10)
+    state.close()
+  }
 }
 
 private object StoreStateSuite {
