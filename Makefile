@@ -50,8 +50,8 @@ test-more: jar  ## the tests that `make test` leaves out so that it takes a quar
 test-fast: $(INSTALLED)  ## the unit tests, without Spark and without Java: few examples, few seeds
 	CEC_TESTS=fast $(MEMORY) $(RUN) -m pytest -q -n $(JOBS) --dist worksteal python/tests
 
-test-scala: jar  ## the unit tests of the Scala part, in one JVM without Python; SUITES="state.PagesSuite", SEED=...
-	$(TESTS) $(RUN) -m scala_tests $(SUITES:%=--suite %) $(if $(SEED),--seed $(SEED))
+test-scala: jar  ## the unit tests of the Scala part, in one JVM without Python; SUITES="state.PagesSuite", SEED=..., JAVA=another one
+	$(TESTS) $(RUN) -m scala_tests $(SUITES:%=--suite %) $(if $(SEED),--seed $(SEED)) $(if $(JAVA),--java $(JAVA))
 
 coverage: jar  ## lines and branches that the unit tests run, by package: Scala (JaCoCo), then Python (coverage.py)
 	@mkdir -p build/coverage
