@@ -193,6 +193,14 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     # name: frame, output mode, settings, mode, deferred per operator, words of the reason
     "aggregation": (totals(), "update", {}, "deferred", [True], "a replay gives the same state"),
     "sessions": (on("sessions"), "append", {}, "deferred", [True], "same state"),
+    "sessions merged in each task": (
+        on("sessions"),
+        "append",
+        {f"{STREAMING}sessionWindow.merge.sessions.in.local.partition": "true"},
+        "eager",
+        [False],
+        "sessions are merged in each task",
+    ),
     "deduplication": (on("distinct"), "append", {}, "deferred", [True], "same state"),
     "deduplication within": (on("distinct-within"), "append", {}, "eager", [False], "the first of its rows"),
     "count windows": (on("native-count-windows"), "append", {}, "deferred", [True], "same state"),

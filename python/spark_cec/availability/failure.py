@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 _FORKS_AT = 0.6
+_FORKS_UNWRITTEN_AT = 0.75
 _FORKS_AHEAD_S = 3.0
 """A flow is forked after this part of alpha * X, and so long before its end at most. A start takes about a second, and
-the first batch has all rows that wait.
+the first batch has all rows that wait. If the flow has not written its stores, the fork has batches to replay first. A
+flow without stores never says that it has.
 """
 
 _NEAR = 2.0
@@ -56,7 +58,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class FlowLook:
-    """A look at a flow. `still_s`: for how many seconds its `progress` has not changed.
+    """A look at a flow. `still_s`: for how many seconds its `progress` has not changed. `is_written`: its stores are
+    written up to that.
 
     `held_s`: the channels for which rows wait, and for how many seconds. `inputs`: the open epochs of the
     flows that it reads.
@@ -66,6 +69,7 @@ class FlowLook:
     held_s: Mapping[str, float] = field(default_factory=dict)
     still_s: float = 0.0
     inputs: Inputs = frozenset()
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
     is_due = _is_held(flow.held_s, wait_s) or bool(flow.inputs)
     state = FailureState.UP_FAILURE if is_due else FailureState.STABLE
     if epoch is None and not is_due:
-        forks_at_s = max(_FORKS_AT * wait_s, wait_s - _FORKS_AHEAD_S)
+        forks_at = _FORKS_AT if flow.is_written else _FORKS_UNWRITTEN_AT
+        forks_at_s = max(forks_at * wait_s, wait_s - _FORKS_AHEAD_S)
         # Of a flow whose input is slow, and comes, each batch makes a fork old.
         stands_still = flow.still_s >= forks_at_s / 2
         forks = _list_held(flow.held_s, wait_s / 2) if stands_still and _is_held(flow.held_s, forks_at_s) else None

@@ -50,7 +50,7 @@ from spark_cec.pipeline.query_progress import (
     read_wait,
 )
 from spark_cec.pipeline.worker import Worker
-from spark_cec.recovery.requests import ask_flush, withdraw_flush
+from spark_cec.recovery.requests import ask_flush, flush_answer, withdraw_flush
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -59,7 +59,7 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.2
 LOOK_SOON_S = 0.05
-"""How often a keeper looks while a fork waits for the end of alpha * X."""
+"""How often a keeper looks while a fork works ahead, and while the flow catches up: a look may end that."""
 
 KEPT_S = 30.0
 """The files of a closed epoch stay for this time, because a reader may be about to read them."""
@@ -203,6 +203,7 @@ class EpochKeeper(Worker):
         self._damaged = dict[int, float]()  # those whose last plan is damaged, by when that was seen first
         self._prepared_at: Progress | None = None
         self._request: str | None = None
+        self._is_written = False
         self._spare: _SpareFork | None = None
         self._forks_from = 0.0
         self._closed: deque[_ClosedEpoch] = deque()
@@ -222,7 +223,7 @@ class EpochKeeper(Worker):
 
     def run(self) -> None:
         """Looks until `end`."""
-        while not self._ending.wait(LOOK_EVERY_S if self._spare is None else LOOK_SOON_S):
+        while not self._ending.wait(LOOK_SOON_S if self._ends_soon() else LOOK_EVERY_S):
             self.look()
         self._prepare(False)
         for _ in range(2):
@@ -232,6 +233,9 @@ class EpochKeeper(Worker):
                 self._guard(lambda: self._carry_out(Orders(FailureState.STABLE, closes=True)))
         if self._open is not None:  # its note is for the next driver, or for another one that has the home by now
             self._stop(_ClosedEpoch(self._open.epoch.number, 0.0, self._open.query))
+
+    def _ends_soon(self) -> bool:
+        return self._spare is not None or self._standing.state is FailureState.STABILIZATION
 
     def look(self) -> None:
         """Looks once, and carries out the orders. Logs a failure, and tries again later."""
@@ -268,7 +272,7 @@ class EpochKeeper(Worker):
                 self._request = None
                 withdraw_flush(own, request)
             if is_due:
-                self._request, self._prepared_at = new_id().hex(), self._progress
+                self._request, self._prepared_at, self._is_written = new_id().hex(), self._progress, False
                 ask_flush(own, self._request)
         except Exception:
             _LOG.warning("flow %s cannot be asked to write its stores", self._flow, exc_info=True)
@@ -354,7 +358,16 @@ class EpochKeeper(Worker):
         if found.until_ms is not None and found != self._progress:
             self._progress, self._moved_at = found, time.monotonic()
         wait, still_s = read_wait(query), time.monotonic() - self._moved_at
-        return FlowLook(self._progress, wait.held_s, still_s, self._find_inputs())
+        return FlowLook(self._progress, wait.held_s, still_s, self._find_inputs(), self._look_for_stores())
+
+    def _look_for_stores(self) -> bool:
+        """Whether the flow has written its stores after its newest batch, as it was asked to."""
+        if self._request is None or self._prepared_at != self._progress:
+            return False
+        if not self._is_written:
+            answer = flush_answer(cec_directory(self._checkpoint), self._request)
+            self._is_written = answer is not None and not answer.failed
+        return self._is_written
 
     def _look_at_epoch(self, open_: _OpenEpoch) -> EpochLook:
         self._read_last_plans(open_)

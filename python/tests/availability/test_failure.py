@@ -24,16 +24,24 @@ UP_FAILURE, STABLE, STABILIZATION = FailureState.UP_FAILURE, FailureState.STABLE
 
 @pytest.mark.parametrize("held_s", [0.0, X_S - 0.1])
 def test_a_flow_that_waits_for_less_than_its_bound_is_left_alone(held_s: float) -> None:
-    expected = Orders(STABLE, prepares=held_s > X_S / 2, forks=frozenset({"app"}) if held_s > X_S * 0.6 else None)
+    expected = Orders(STABLE, prepares=held_s > X_S / 2, forks=frozenset({"app"}) if held_s > X_S * 0.75 else None)
     assert decide(replace(WAITING, held_s={"app": held_s}), None, X_S) == expected
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "held_s", "forks"), [(5, 2.9, False), (5, 3, True), (60, 56.9, False), (60, 57, True)]
+    ("wait_s", "held_s", "written", "forks"),
+    [
+        (5, 2.9, True, False), (5, 3, True, True), (4, 2.9, False, False), (4, 3, False, True), (60, 56.9, True, False),
+        (60, 57, False, True),
+    ],
 )
-def test_a_fork_is_ready_a_little_before_it_is_needed(wait_s: float, held_s: float, forks: bool) -> None:
-    """It does the work of the flow a second time. So it must not be there long before."""
-    waiting = replace(WAITING, held_s={"app": held_s, "web": wait_s * 0.4}, still_s=held_s / 2)
+def test_a_fork_is_ready_a_little_before_it_is_needed(
+    wait_s: float, held_s: float, written: bool, forks: bool
+) -> None:
+    """It does the work of the flow a second time. So it must not be there long before. If the flow has not written its
+    stores, the fork comes later, because it replays what they lack.
+    """
+    waiting = replace(WAITING, held_s={"app": held_s, "web": wait_s * 0.4}, still_s=held_s / 2, is_written=written)
     assert decide(waiting, None, wait_s).forks == (frozenset({"app"}) if forks else None)
     assert decide(replace(waiting, still_s=held_s / 4), None, wait_s).forks is None, "the input is slow, and comes"
     assert decide(replace(WAITING, held_s={"app": held_s}), EPOCH, wait_s).forks is None

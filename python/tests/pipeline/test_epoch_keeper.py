@@ -140,7 +140,7 @@ def test_a_fork_works_ahead_of_its_epoch(clock: list[float], tmp_path: Path) -> 
     flow = Flow(tmp_path)
     flow.keeper.look()
     clock[0] += 1
-    flow.waits_for("app", held_s=0.55)
+    flow.waits_for("app", held_s=0.7)
     flow.keeper.look()
     assert not flow.started
     waits_ahead(flow, clock)
@@ -160,6 +160,25 @@ def test_a_fork_works_ahead_of_its_epoch(clock: list[float], tmp_path: Path) -> 
     flow.keeper.look()
     flow.keeper.look()
     assert not flow.newest.is_open and not flow.query.isActive
+
+
+@pytest.mark.parametrize("failed", [(), ("store 0/1 is not written",)])
+def test_a_fork_works_ahead_as_soon_as_the_flow_has_written_its_stores(
+    failed: tuple[str, ...], clock: list[float], tmp_path: Path
+) -> None:
+    flow = Flow(tmp_path)
+    flow.keeper.look()
+    clock[0] += 1
+    flow.waits_for("app", held_s=0.65)
+    flow.keeper.look()
+    flow.keeper.look()
+    assert not flow.started, "it would have batches to replay"
+    own = cec_directory(flow.checkpoint)
+    request = FLUSH.read_if_sound(own)
+    assert request is not None
+    answer_flush(own, request, 1, failed)
+    flow.keeper.look()
+    assert flow.ahead == ([] if failed else [True])
 
 
 def test_a_fork_that_works_ahead_waits_for_the_inputs_that_are_there(clock: list[float], tmp_path: Path) -> None:

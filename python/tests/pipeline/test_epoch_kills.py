@@ -81,7 +81,7 @@ def until(batch: int) -> int:
     return 1_000 * (batch + 1)
 
 
-AHEAD_S = 0.7
+AHEAD_S = 0.8
 """If rows have waited for so long, a fork works ahead."""
 
 

@@ -88,7 +88,7 @@ class Keeper:
         open_ = {name: each.open for name, each in self._read.items()}
         inputs = frozenset((name, each.number) for name, each in open_.items() if each is not None)
         still_s = (self._clock.now - self._moved_ms) / 1000
-        return FlowLook(self._progress, self.flow.held_s, still_s, inputs)
+        return FlowLook(self._progress, self.flow.held_s, still_s, inputs, is_written=True)
 
     def _look_at_epoch(self, open_: Epoch) -> EpochLook:
         query, pause_s = open_.query, self._pause_ms(open_.inputs, open_.pace) / 1000

@@ -3,7 +3,7 @@ package org.apache.spark.sql.cec.recovery
 import java.util.Locale
 
 import org.apache.spark.sql.catalyst.encoders.AgnosticEncoders.{IterableEncoder, MapEncoder, TransformingEncoder}
-import org.apache.spark.sql.catalyst.expressions.Attribute
+import org.apache.spark.sql.catalyst.expressions.{Attribute, NamedExpression, SessionWindow}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateExpression
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE
 import org.apache.spark.sql.catalyst.plans.logical._
@@ -72,6 +72,7 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     case a: Aggregate =>
       a.aggregateExpressions.flatMap(_.collect { case e: AggregateExpression => e }).flatMap(OrderIndependentAggregates.against(_)).headOption
         .orElse(a.groupingExpressions.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption)
+        .orElse(judgeSessions(a))
     case d: Deduplicate => d.keys.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
     case d: Distinct => d.output.flatMap(key => OrderIndependentAggregates.againstKey(key.dataType)).headOption
     case f: FlatMapGroupsWithState =>
@@ -84,6 +85,13 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     case _: Join => Some("the keys of a join's four stores depend on one another")
     case _: GlobalLimit => Some("a limit counts all rows in one window")
     case _ => Some("it is not known to give the same state again")
+  }
+
+  /** With this setting Spark drops late rows after it has merged those of each task, so it matters which task has a row. */
+  private def judgeSessions(aggregate: Aggregate): Option[String] = {
+    val merge = SQLConf.STREAMING_SESSION_WINDOW_MERGE_SESSIONS_IN_LOCAL_PARTITION
+    val bySessions = aggregate.groupingExpressions.exists { case key: NamedExpression => key.metadata.contains(SessionWindow.marker); case _ => false }
+    Option.when(bySessions && conf.getConf(merge))(s"sessions are merged in each task before late rows are dropped (${merge.key})")
   }
 
   private def judgeTimeout(timeout: org.apache.spark.sql.streaming.GroupStateTimeout): Option[String] =

@@ -324,6 +324,14 @@ class DeferralAnalysisSuite extends CecSuite {
     assert(reason(decide(counts, speculation = true)).contains("spark.speculation"))
   }
 
+  test("session windows whose rows are merged in each task are eager") {
+    val merge = SQLConf.STREAMING_SESSION_WINDOW_MERGE_SESSIONS_IN_LOCAL_PARTITION.key
+    val window = AttributeReference("w", LongType, metadata = new MetadataBuilder().putBoolean(SessionWindow.marker, true).build())()
+    val sessions = Aggregate(Seq(key, window), Seq(named(aggregated(Count(key)))), source("rate"))
+    assert(reason(decide(sessions, Map(merge -> "true"))).contains(merge))
+    assert(decide(sessions).mode == "deferred" && decide(counts, Map(merge -> "true")).mode == "deferred")
+  }
+
   test("a query without state has nothing to decide") {
     val decision = decide(Project(Seq(key), source("socket")))
     assert((decision.mode, decision.reason, decision.deferred) == (("stateless", "no stateful operator", Set.empty[Long])))
