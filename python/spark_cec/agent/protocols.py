@@ -273,6 +273,10 @@ def _load_piggybacks(log: Storage, first: int, last: int) -> dict[int, Piggyback
 
 def _find_stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], bool]:
     log.catalog.refresh()
+    return log.catalog.ask_twice(lambda: _list_stores_without(log, run, version), lambda found: bool(found[0]))
+
+
+def _list_stores_without(log: OpenLog, run: _Run, version: int) -> tuple[list[str], bool]:
     index, checkpoint = log.catalog.index, open_storage(run.checkpoint)
     own, cuts = cec_directory(run.checkpoint), read_cuts(log.storage).known
     attempts = CommittedAttempts(checkpoint, own, cuts, version - 1)

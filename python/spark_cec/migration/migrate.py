@@ -15,7 +15,7 @@ from spark_cec.admin.fall_back import keep_runs_out, refuse_other_history, repla
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, find_log
 from spark_cec.agent.logs import cec_directory, home_of
 from spark_cec.agent.owner import claim_log
-from spark_cec.errors import Fenced, LogLocationError, NoLogYet, UnsuitableCheckpoint
+from spark_cec.errors import Fenced, LogLocationError, LostLog, NoLogYet, UnsuitableCheckpoint
 from spark_cec.log.home import relative_home
 from spark_cec.log.manifest import batches as published_batches
 from spark_cec.migration.checkpoint import (
@@ -206,7 +206,7 @@ def _hold_source(
         _watch_source(source, quiet_s, say)
         if source.exists(OWN_DIRECTORY):  # else it has no log: it never had our sink
             refuse_during_rollback(cec_directory(source.url))
-            with suppress(NoLogYet):
+            with suppress(NoLogYet, LostLog):  # no reader can have a batch of a lost log
                 _refuse_published_batch(source, found, find_log(source.url))
         yield lambda: None
         return

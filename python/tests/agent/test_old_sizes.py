@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.agent import logs
+from spark_cec.agent import logs, protocols
 from spark_cec.ids import StoreId
 from spark_cec.log.storage import Storage
+from spark_cec.settings import ProtocolSettings
 from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 from tests.log.support import OldSizes
@@ -88,6 +89,17 @@ def test_a_flush_that_a_listing_does_not_show_is_complete(machines: Machines) ->
     machines.append({})
     told = machines.other.ask("flushed", version=5, generation=1, request=None, failed=[])
     assert told["unwritten"] == ["store 0/3/default still needs a replay from batch 3 on"]
+
+
+def test_a_checkpoint_that_a_listing_does_not_show_is_whole(machines: Machines) -> None:
+    """The executors of a flow have written their stores, and its driver asks at once."""
+    machines.append(window(b"b"))
+    other = machines.other
+    run = protocols._Run(ProtocolSettings("", "f", "", True), other.checkpoint, other.home, 1, -1)
+    with other.calls._logs.serving():
+        log = other.calls._logs.get_known(other.home)
+        assert protocols._find_stores_without(log, run, 2)[0] == []
+        assert protocols._find_stores_without(log, run, 3)[0] == ["store 0/3/default"]
 
 
 def test_a_start_begins_behind_the_newest_commit(machines: Machines) -> None:
