@@ -142,7 +142,8 @@ class ChannelLooks:
         """What is known of the channel of a stream, whose last request this is.
 
         Raises `OutputTakenBack` or `OutputBegunAnew` if the batch that the stream has read is another one, `DamagedLog`
-        if a manifest is unreadable, and `BucketError` for a channel in complete mode.
+        if a manifest is unreadable, and `BucketError` for a channel in complete mode. Raises `NotKept` if the channel
+        of a replica has let rows go that the stream needs: another replica may have them.
         """
         log, position = self._readers.find_log_or_none(request), position_of(request)
         # The boundary before the bounds: its batch is among them.
@@ -160,6 +161,8 @@ class ChannelLooks:
         said_ms = _read_said(boundary, member, request) if boundary is not None and counts else None
         if log is None or bounds is None:
             return ChannelFacts(member.name, position, Backlog(), position.batch, member.delay_ms, said_ms)
+        if member.copies and position.batch >= 0 and position.first < bounds[0] and not request.may_lose:
+            raise NotKept(position.first, bounds[0] - 1)
         first = max(position.first, bounds[0]) if request.may_lose else position.first
         measures = union.keep_bytes is not None
         backlog = self._read_backlog(log, member, range(first, bounds[1] + 1), request, measures=measures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -102,7 +102,8 @@ class EpochReadCalls:
             # Up to the fork its batches are the flow's.
             known = self._firsts.get((request.query, request.source), {}).get(path, 0)
             asks = _ask(request, path, copy.replica, epoch.number, max(known, min(flow.first, epoch.begins_after + 1)))
-            facts = self._channels.look_at(asks, union.members[request.own], union)
+            member = replace(union.members[request.own], copies=())  # no other replica has the rows of an epoch
+            facts = self._channels.look_at(asks, member, union)
             return _Found(epoch.number, asks, facts, epoch.pause_ms)
         except (CecError, OSError) as error:
             self._unions.warn(request.query, f"an epoch at {copy.path} is not read: {error}")

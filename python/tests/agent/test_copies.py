@@ -194,6 +194,46 @@ def test_rows_that_both_replicas_let_go_under_a_planned_batch_are_not_passed_ove
         copies.read(end)
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new run", "the same run"])
+@pytest.mark.parametrize("how", [{"notes": False}, {"kept": True}], ids=["outside", "kept"])
+def test_rows_that_the_replica_that_was_read_has_let_go_are_read_in_the_other_one(
+    how: dict[str, bool], is_new: bool, copies: Copies
+) -> None:
+    """Nothing is planned in the first one: Spark's offset log would name its batches at each later start."""
+    for name, value in how.items():
+        setattr(copies, name, value)
+    begin_beside(copies)
+    let_go(copies, "ab", "a", is_new=is_new)
+    end = copies.plan()
+    assert end["replica"] == "b"
+    assert copies.take(end) == copies.rows[6:26]
+    copies.give_out("a", 28_000)
+    assert copies.take(copies.plan()) == copies.rows[26:28] and copies.at["replica"] == "a", "it can be read again"
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new run", "the same run"])
+def test_no_batch_is_planned_of_rows_that_both_replicas_have_let_go(is_new: bool, copies: Copies) -> None:
+    copies.kept = True
+    begin_beside(copies)
+    let_go(copies, "ab", "ab", is_new=is_new)
+    with pytest.raises(Refused, match=r"batches 6 to 14 .*not kept any more") as refused:
+        copies.plan()
+    assert refused.value.kind == "NotKept"
+
+
+def let_go(copies: Copies, given: str, gone: str, *, is_new: bool) -> None:
+    """Replicas give out rows up to 26 s, and let their first 15 batches go. `is_new`: in a stop of the query."""
+    for until_ms in range(7_000, 26_001, 1_000):
+        for each in given:
+            copies.give_out(each, until_ms)
+    for each in gone:
+        manifest.retire(open_storage(copies.agents[each].home), 15)
+        copies.agents[each].calls.tidy()
+    if is_new:
+        copies.run += 1
+        copies.plan()
+
+
 def begin_beside(copies: Copies) -> None:
     """The stream has read six batches of a, has looked at those of b, and now a stands still."""
     copies.rows = list(range(500, 30_000, 1_000))
