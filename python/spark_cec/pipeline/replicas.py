@@ -4,6 +4,7 @@
 |---|---|
 | `replicas/a`, `replicas/b` | what the home of a pipeline has, of the flows of that replica |
 | `sinks/<sink>` | the checkpoint of a sink, which one of the replicas runs |
+| `sinks/lock`, `sinks/lease` | the lease of the sinks, on a file system or elsewhere |
 | `sinks/reads.json` | the flows that each sink reads |
 | `agreed/<flow>` | the agreements on the batches of a flow that reads a source (`agent.agreements`) |
 """
@@ -20,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.lease import LOCK_FILE
 from spark_cec.availability.replicas import REPLICAS
 from spark_cec.availability.union import Copy
 from spark_cec.pipeline.declare import Flow
@@ -142,6 +144,8 @@ def _judge(graph: Graph, flow: Flow) -> Iterator[str]:
         yield "has keep and reads either replica's channels, and a replica holds its own flows alone: leave it out"
     if str(flow.reads.get("failOnDataLoss", "true")).lower() != "true":
         yield "has failOnDataLoss=false, and each replica would lose other rows: leave it out"
+    if node.is_sink and node.name == LOCK_FILE:
+        yield "has the name of the file that locks the sinks: give it another name"
     sources = [each for each in node.inputs if not graph.nodes[each].inputs]
     if node.is_sink and sources:
         yield f"reads {sources[0]}, which reads a source: let a flow by buckets stand between them"

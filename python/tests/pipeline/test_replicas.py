@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.pipeline import Pipeline, outside
 from spark_cec.pipeline.graph import Graph, GraphError
 from spark_cec.pipeline.home import PipelineHome, open_homes
@@ -89,6 +91,32 @@ def test_a_sink_does_not_read_a_source_flow(tmp_path: Path) -> None:
     def raw(web: Any) -> Any: ...
 
     with pytest.raises(GraphError, match="let a flow by buckets stand between them"):
+        check(made)
+
+
+def test_no_sink_has_the_name_of_the_file_that_locks_the_sinks(tmp_path: Path) -> None:
+    """Its checkpoint would be a directory in the place of that file. A flow of that name is elsewhere."""
+    made = Pipeline("shop", str(tmp_path))
+
+    @made.flow
+    def web(spark: Any) -> Any: ...
+
+    @made.flow(name="lock", bucket="1s", watermarks=MARKS, kept=True)
+    def totals(web: Any) -> Any: ...
+
+    check(made)
+    made = shop(tmp_path)
+
+    @made.sink(name="lock", bucket="1s", watermarks={"totals": ("time", "0 seconds")})
+    def second(totals: Any) -> Any: ...
+
+    lock = CheckpointLeases()
+    sinks = Replica("a", str(tmp_path)).sinks
+    lock.hold(sinks, open_storage(sinks))
+    taken = {path.name for path in Path(sinks).iterdir()}
+    lock.release(sinks)
+    assert taken == {"lock"}, "a sink has none of these names"
+    with pytest.raises(GraphError, match="lock has the name of the file that locks the sinks: give it another name"):
         check(made)
 
 
