@@ -262,6 +262,11 @@ DIFFER = {
         .schema("timestamp TIMESTAMP").load(spark.conf.get("cec.test.table")),
         None, "its source has reader=shop",
     ),
+    "tentative rows": (
+        lambda spark: spark.readStream.format("cec").option("waitForLog", "true").option("Tentative", " True ")
+        .schema("timestamp TIMESTAMP, _kind STRING, _epoch STRING").load(spark.conf.get("cec.test.table")),
+        None, "its source reads tentative rows",
+    ),
     "a source that differs": (lambda spark: spark.readStream.format("rate").load(), None, "source 'rate'"),
     "a source flow with state": (
         lambda spark: spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()

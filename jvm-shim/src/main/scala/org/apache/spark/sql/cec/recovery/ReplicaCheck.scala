@@ -111,6 +111,8 @@ private[cec] object ReplicaCheck {
       s"its source has failOnDataLoss=$value, and each replica would lose other rows: leave it out"
     case (key, value) if key.equalsIgnoreCase("reader") =>
       s"its source has reader=$value, and both replicas would note under that name how far they are: leave it out"
+    case (key, value) if key.equalsIgnoreCase("tentative") && value.trim.equalsIgnoreCase("true") =>
+      "its source reads tentative rows, which are deleted once the right ones have come: leave it out"
   }
 
   private def unknown(source: String): String =
