@@ -13,6 +13,7 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent import unions
+from spark_cec.agent.output_cache import OutputCache
 from spark_cec.errors import LogLocationError, NoAnswer
 from spark_cec.log import manifest
 from spark_cec.log.late import list_late
@@ -219,6 +220,39 @@ def test_no_batch_is_planned_of_rows_that_both_replicas_have_let_go(is_new: bool
     with pytest.raises(Refused, match=r"batches 6 to 14 .*not kept any more") as refused:
         copies.plan()
     assert refused.value.kind == "NotKept"
+
+
+@pytest.mark.parametrize("loss", ["damaged", "let go"])
+def test_a_batch_that_was_begun_is_read_in_its_replica_until_its_plan_is_taken_back(
+    loss: str, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/replicas.md says, with what the user does then. A look reads no rows, so it finds no damage in them."""
+    monkeypatch.setattr(OutputCache, "find", lambda *_: None)  # the rows are on the disk alone
+    copies.kept = True
+    begin_beside(copies)
+    for until_ms in (7_000, 8_000, 9_000):
+        for each in "ab":
+            copies.give_out(each, until_ms)
+    end = copies.plan()
+    assert end["replica"] == "a"
+    if loss == "damaged":
+        [segment] = (Path(copies.agents["a"].home) / "segments").glob("*")
+        segment.write_bytes(segment.read_bytes()[:-1] + b"!")
+    else:
+        manifest.retire(open_storage(copies.agents["a"].home), 8)
+    for _ in range(2):  # Spark's offset log says what the batch reads
+        with pytest.raises(Refused, match="damaged log" if loss == "damaged" else "not kept any more"):
+            copies.read(end)
+    for until_ms in (15_000, 20_000):
+        copies.give_out("b", until_ms)
+    copies.run += 1  # the plan was taken back
+    copies.plan()
+    end = copies.plan()
+    assert end["replica"] == "b", "it is more than ten seconds ahead"
+    assert copies.take(end) == copies.rows[6:20]
+    for until_ms in (12_000, 16_000, 23_000):
+        copies.give_out("a", until_ms)
+    assert copies.take(copies.plan()) == copies.rows[20:23] and copies.at["replica"] == "a"
 
 
 def let_go(copies: Copies, given: str, gone: str, *, is_new: bool) -> None:
