@@ -41,8 +41,15 @@ LOOKS: Mapping[str, Look] = {
 
 
 def run(spark: SparkSession, checkpoint: Path, kind: str, look: Look, conf: Mapping[str, str]) -> Seen:
-    """A query over a feed; batches with odd numbers are given to `look` only. Answers the rows of the others."""
+    """`watch` over a feed."""
     plan, mode = KINDS[kind]
+    own = local.session(spark, {**local.OPENINGS_ONLY, **conf})
+    frame = PLANS[plan].build(lambda side: feeds.read_rate(own, side, local.BATCHES, local.ROWS))
+    return watch(frame, mode, checkpoint, look)
+
+
+def watch(frame: DataFrame, mode: str, checkpoint: Path, look: Look) -> Seen:
+    """Runs a query, and gives batches with odd numbers to `look` only. Answers the rows of the others."""
     seen: Seen = {}
 
     def write(frame: DataFrame, batch: int) -> None:
@@ -51,8 +58,6 @@ def run(spark: SparkSession, checkpoint: Path, kind: str, look: Look, conf: Mapp
         else:
             seen[batch] = sorted(tuple(row) for row in frame.collect())
 
-    own = local.session(spark, {**local.OPENINGS_ONLY, **conf})
-    frame = PLANS[plan].build(lambda side: feeds.read_rate(own, side, local.BATCHES, local.ROWS))
     writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
     streaming = writer.foreachBatch(write).start()
     try:
@@ -206,26 +211,12 @@ def test_a_second_commit_with_another_result_counts_as_where_tasks_write(
 
     def seen(name: str, conf: Mapping[str, str]) -> Seen:
         more.write_text("0")
-        found: Seen = {}
-
-        def write(frame: DataFrame, batch: int) -> None:
-            if batch % 2:
-                look(frame)
-            else:
-                found[batch] = sorted(tuple(row) for row in frame.collect())
-
         own = local.session(spark, {**local.OPENINGS_ONLY, **conf}, **{"spark.sql.shuffle.partitions": "1"})
         keys = feeds.read_rate(own, "left", local.BATCHES, local.ROWS).select(f.pmod("key", f.lit(5)).alias("key"))
         rows = keys.groupBy("key").applyInPandasWithState(
             add, "key LONG, total LONG", "total LONG", "update", "NoTimeout"
         )
-        writer = rows.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / name))
-        streaming = writer.foreachBatch(write).start()
-        try:
-            local.wait_for(streaming, LAST)
-        finally:
-            streaming.stop()
-        return {batch: rows for batch, rows in found.items() if batch <= LAST}
+        return watch(rows, "update", tmp_path / name, look)
 
     by_tasks = seen("task", {"writeAt": "task", "mode": mode})
     assert seen("together", {"writeAt": write_at, "mode": mode}) == by_tasks

@@ -20,6 +20,9 @@ the first batch has all rows that wait. If the flow has not written its stores, 
 flow without stores never says that it has.
 """
 
+_STANDS_STILL = 2.0
+"""An epoch that has not moved for so many times alpha * X has no rows to read."""
+
 _NEAR = 2.0
 """A flow that stands still is behind by alpha * X at least. Up to so many times that, another epoch comes in time."""
 
@@ -153,7 +156,7 @@ def decide(flow: FlowLook, epoch: EpochLook | None, wait_s: float) -> Orders:
         return Orders(FailureState.STABLE, closes=True)
     # The epoch may stay ahead for ever, if an input is always a little behind. So it stops when the flow is in time.
     # It may let rows wait, and has a long batch then. If it stands still for much longer, there are none.
-    waited_s = epoch.still_s if epoch.still_s < _NEAR * wait_s else 0.0
+    waited_s = epoch.still_s if epoch.still_s < _STANDS_STILL * wait_s else 0.0
     if bool(epoch.inputs) or _find_lag_s(flow, epoch) + waited_s <= wait_s:
         return Orders(FailureState.STABILIZATION, suspends=not epoch.is_suspended)
     return Orders(FailureState.STABILIZATION, leaves_out=changed)

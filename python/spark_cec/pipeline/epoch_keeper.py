@@ -361,12 +361,18 @@ class EpochKeeper(Worker):
         return FlowLook(self._progress, wait.held_s, still_s, self._find_inputs(), self._look_for_stores())
 
     def _look_for_stores(self) -> bool:
-        """Whether the flow has written its stores after its newest batch, as it was asked to."""
-        if self._request is None or self._prepared_at != self._progress:
+        """Whether the flow has written its stores after its newest batch, as it was asked to.
+
+        A failure delays no epoch: the fork then starts later.
+        """
+        if not self._forks_ahead or self._request is None or self._prepared_at != self._progress:
             return False
         if not self._is_written:
-            answer = flush_answer(cec_directory(self._checkpoint), self._request)
-            self._is_written = answer is not None and not answer.failed
+            try:
+                answer = flush_answer(cec_directory(self._checkpoint), self._request)
+                self._is_written = answer is not None and not answer.failed
+            except Exception:
+                _LOG.debug("nobody knows whether flow %s has written its stores", self._flow, exc_info=True)
         return self._is_written
 
     def _look_at_epoch(self, open_: _OpenEpoch) -> EpochLook:

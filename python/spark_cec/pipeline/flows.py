@@ -339,7 +339,8 @@ class Flows:
 
 
 def _find_yields_ms(flow: Flow, epoch: EpochReads | None) -> int:
-    """How long an epoch of a flow yields to the flow. One that delays does so anyway, or reads what has waited."""
+    """How long an epoch of a flow yields to it. If it delays, or reads another epoch, its rows have waited before.
+    """
     if epoch is None or flow.within is None or epoch.pause_ms or epoch.epochs:
         return 0
     return flow.within.yields_ms

@@ -167,7 +167,7 @@ def at_completion(order: proxy.Order) -> Order:
 def test_a_creation_in_parts_whose_answer_was_lost_has_succeeded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """s3fs then gives the upload up, and its error is that there is no such upload."""
+    """s3fs then gives the upload up. Its error hides the first one: the upload does not exist."""
     large = in_parts(monkeypatch)
     with behind(server, at_completion(proxy.Order(lost=True))) as (storage, between):
         storage.create("d/x", large)
@@ -178,7 +178,7 @@ def test_a_creation_in_parts_whose_answer_was_lost_has_succeeded(
 
 
 def test_a_creation_in_parts_whose_upload_is_gone_is_repeated(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the bucket's rules delete what has been begun."""
+    """A rule of the bucket may delete an upload that was begun."""
     large = in_parts(monkeypatch)
     with behind(server, at_completion(proxy.Order(status=404, code="NoSuchUpload"))) as (storage, between):
         storage.create("d/x", large)

@@ -586,7 +586,7 @@ def test_an_epoch_behind_a_newer_note_is_closed_however_often_the_storage_fails(
     assert flow.newest.number == 3 and flow.newest.is_open and flow.standing.epoch == 3
 
 
-@pytest.mark.parametrize("step", ["ask_flush", "withdraw_flush"])
+@pytest.mark.parametrize("step", ["ask_flush", "withdraw_flush", "flush_answer"])
 def test_a_flow_that_cannot_be_asked_to_write_is_forked_in_time(
     step: str, clock: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_no_sink_has_the_name_of_the_file_that_locks_the_sinks(tmp_path: Path) -
     lock.hold(sinks, open_storage(sinks))
     taken = {path.name for path in Path(sinks).iterdir()}
     lock.release(sinks)
-    assert taken == {"lock"}, "a sink has none of these names"
+    assert taken == {"lock"}, "no other file there has a name that a sink may have"
     with pytest.raises(GraphError, match="lock has the name of the file that locks the sinks: give it another name"):
         check(made)
 

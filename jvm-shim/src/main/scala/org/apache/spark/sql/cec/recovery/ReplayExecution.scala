@@ -125,7 +125,7 @@ private[recovery] final class ReplayExecution(
 }
 
 /**
- * Runs a batch for its state alone: the operators with state, and what is below them.
+ * Runs a batch for its state alone: the operators with state, and those that feed them.
  *
  * A replay keeps a window out of sight that has changed later. So in update mode an operator gives out rows that never
  * were, as with `sum(views) = 0`. An expression above that divides by it would fail, and fail again at each start.
