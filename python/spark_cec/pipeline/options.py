@@ -155,7 +155,7 @@ def parse_bucket(
 
 
 _YIELDS_FOR = 0.6
-"""An epoch lets its flow catch up for this part of alpha * X."""
+"""An epoch lets its flow catch up for this part of X, but for no longer than alpha * X."""
 
 
 class Pace(str, Enum):
@@ -195,7 +195,7 @@ class Within:
         """For how long an epoch plans no batch when all inputs are back. The batch behind has all that waits, so X must
         leave it some time.
         """
-        return int(_YIELDS_FOR * self.wait_ms)
+        return min(self.wait_ms, int(_YIELDS_FOR * self.x_ms))
 
     def find_step(self, orders: Orders, pace: Pace, *, changes_pace: bool = False) -> Step:
         """What becomes of the query of an epoch that runs, and stays open. `pace`: that of its query.

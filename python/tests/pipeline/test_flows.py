@@ -58,24 +58,24 @@ def test_a_flow_of_a_replica_starts_again_with_the_constants_of_its_first_start(
 
 
 @pytest.mark.parametrize(
-    ("reads", "yields_ms"),
+    ("reads", "alpha", "yields_ms"),
     [
-        (EpochReads(frozenset({"app"})), 5_400),
-        (EpochReads(frozenset({"app"}), pause_ms=9_000), 0),
-        (EpochReads(frozenset({"app"}), {"web": 3}), 0),
-        (None, 0),
+        (EpochReads(frozenset({"app"})), 0.9, 6_000),
+        (EpochReads(frozenset({"app"})), 0.5, 5_000),
+        (EpochReads(frozenset({"app"}), pause_ms=9_000), 0.9, 0),
+        (EpochReads(frozenset({"app"}), {"web": 3}), 0.9, 0),
+        (None, 0.9, 0),
     ],
-    ids=["process", "delay", "reads an epoch", "the flow itself"],
+    ids=["process", "a small alpha", "delay", "reads an epoch", "the flow itself"],
 )
 def test_an_epoch_yields_to_its_flow_unless_its_rows_have_waited(
-    reads: EpochReads | None, yields_ms: int, tmp_path: Path
+    reads: EpochReads | None, alpha: float, yields_ms: int, tmp_path: Path
 ) -> None:
     made = Pipeline("shop", str(tmp_path))
     made.flow(name="web")(lambda spark: None)
     made.flow(name="app")(lambda spark: None)
-    made.flow(name="both", within="10s", watermarks={"web": ("t", "1 second"), "app": ("t", "1 second")})(
-        lambda web, app: None
-    )
+    times = {"web": ("t", "1 second"), "app": ("t", "1 second")}
+    made.flow(name="both", within="10s", alpha=alpha, watermarks=times)(lambda web, app: None)
     assert flows._find_yields_ms(made.flows["both"], reads) == yields_ms
 
 
