@@ -265,8 +265,13 @@ def _mark_first_of_word(word: np.ndarray) -> np.ndarray:
     return first
 
 
+def _widen(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Binary values with offsets of 64 bits, so that a hash table of them may exceed 2 GiB; not a copy."""
+    return values.cast(pa.large_binary()) if pa.types.is_binary(values.type) else values
+
+
 def _encode_values(values: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, int]:
-    encoded = values.dictionary_encode()
+    encoded = _widen(values).dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
         encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
@@ -303,7 +308,20 @@ def _drop_decided(records: pa.Table, decided: Sequence[pa.Table]) -> pa.Table:
         if not newer.num_rows or not records.num_rows:
             continue
         if "family" in records.column_names:
-            records = records.join(newer, keys=_identity_columns(records), join_type="left anti")
+            records = records.filter(_mark_others(records.select(_identity_columns(records)), newer))
         else:
-            records = records.filter(pc.invert(pc.is_in(records["window"], value_set=newer["window"].combine_chunks())))
+            is_known = pc.is_in(_widen(records["window"]), value_set=_widen(newer["window"]))
+            records = records.filter(pc.invert(is_known))
     return records
+
+
+def _mark_others(records: pa.Table, newer: pa.Table) -> pa.Array:
+    """Whether each row's identity is not in `newer`.
+
+    The join has places of rows, and no values: it mixes the rows, and 32,768 long values exceed its batches.
+    """
+    placed = records.append_column("place", pa.array(np.arange(records.num_rows)))
+    others = placed.join(newer, keys=records.column_names, join_type="left anti")["place"]
+    marks = np.zeros(records.num_rows, dtype=bool)
+    marks[others.to_numpy()] = True
+    return pa.array(marks)

@@ -288,6 +288,48 @@ def test_values_are_not_put_together_to_count_windows() -> None:
     assert first.to_pydict() == {"window": [b"a", b"b"], "footprint": [1, 1]}
 
 
+def long_windows(chunks: int) -> pa.Table:
+    """Chunks of 120 MB that share their bytes: windows of a megabyte, which differ within a chunk."""
+    rows, size = 120, 1_000_000
+    data = b"".join(number.to_bytes(4, "little") * (size // 4) for number in range(rows))
+    offsets = pa.array(range(0, (rows + 1) * size, size), pa.int32()).buffers()[1]
+    chunk = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(data)])
+    return pa.table({"window": pa.chunked_array([chunk] * chunks)})
+
+
+def test_newer_windows_of_more_than_two_gib_decide() -> None:
+    """One array of 32-bit offsets has no room for them."""
+    windows = long_windows(18)
+    assert windows.nbytes > 1 << 31
+    others = pa.table({"window": [windows["window"][7].as_py(), b"another"]})
+    assert eventual._drop_decided(others, [windows.slice(0, 0), windows])["window"].to_pylist() == [b"another"]
+    assert eventual._drop_decided(windows, [windows.slice(0, 120)]).num_rows == 0
+
+
+def test_windows_are_numbered_by_a_table_that_may_exceed_two_gib() -> None:
+    """The hash table has a copy of all windows, so this test looks at the type alone."""
+    column = mock.Mock(type=pa.binary())
+    column.cast.return_value = pa.chunked_array([[b"a", b"bc"], [b"a"]], pa.large_binary())
+    codes, distinct = eventual._encode_values(column)
+    assert (codes.tolist(), distinct) == ([0, 1, 0], 2)
+    column.cast.assert_called_once_with(pa.large_binary())
+
+
+def test_rows_of_families_keep_their_order() -> None:
+    """A join of Arrow's mixes them, and puts values together in batches without room for 2 GiB."""
+    number = 200_000
+    rows = pa.table(
+        {
+            "family": pa.array([each % 3 for each in range(number)], pa.int16()),
+            "window": [b"%d" % each for each in range(number)],
+            "value": pa.array(range(number)),
+        }
+    )
+    newer = rows.slice(1000, 5).select(["family", "window"])
+    kept = eventual._drop_decided(rows, [newer])
+    assert kept["value"].to_pylist() == [each for each in range(number) if not 1000 <= each < 1005]
+
+
 @pytest.mark.parametrize("families", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_windows_are_told_apart_by_all_their_bytes(seed: int, families: bool) -> None:
