@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_cec.log.times import TimeRange
 
 _BEFORE_ALL = -(1 << 63)
+
+_TAKE_BYTES = 1 << 30
+"""Rows of more bytes are taken in parts: `take` puts each column into one array, where text has no room for 2 GiB."""
 
 
 def find_times(rows: pa.Table, column: str | None) -> TimeRange:
@@ -45,7 +49,19 @@ def sort_by_time(rows: pa.Table, column: str) -> pa.Table:
     """The rows by their time, those without one first; rows of equal times keep their order."""
     if not rows.num_rows:
         return rows
-    return rows.take(pc.sort_indices(pc.fill_null(_ms(rows, column), _BEFORE_ALL)))
+    return take_rows(rows, pc.sort_indices(pc.fill_null(_ms(rows, column), _BEFORE_ALL)).to_numpy())
+
+
+def take_rows(rows: pa.Table, places: np.ndarray) -> pa.Table:
+    """The rows at these places, each of which is there once at most."""
+    if rows.nbytes <= _TAKE_BYTES or rows.num_rows <= 1:
+        return rows.take(pa.array(places))
+    if len(places) == rows.num_rows:
+        half = len(places) // 2
+        return pa.concat_tables([take_rows(rows, places[:half]), take_rows(rows, places[half:])])
+    is_taken = np.zeros(rows.num_rows, dtype=bool)
+    is_taken[places] = True
+    return take_rows(rows.filter(pa.array(is_taken)), np.searchsorted(np.sort(places), places))
 
 
 def _ms(rows: pa.Table, column: str) -> pa.ChunkedArray:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_cec.availability.bucket_rows import sort_by_time, take_range
+from spark_cec.availability import bucket_rows
+from spark_cec.availability.bucket_rows import sort_by_time, take_range, take_rows
 
 TIMES_US = [4_000, 1_000, None, 3_000, 2_000]
 MONTHS = [12, None, 1, -3, 7]
@@ -67,3 +69,22 @@ def test_rows_with_months_and_without_a_time(fresh: bool, rows: pa.Table) -> Non
 
 def test_rows_with_months_are_sorted_by_time(rows: pa.Table) -> None:
     assert sort_by_time(rows, "time").equals(rows_at(rows, [2, 1, 4, 3, 0]))
+
+
+def test_rows_are_taken_out_of_more_than_two_gib_of_text() -> None:
+    """The chunks share their bytes. One array of 32-bit offsets has no room for all of them."""
+    chunk = pa.array([letter * (10 << 20) for letter in "abcdefghij"])
+    rows = pa.table({"text": pa.chunked_array([chunk] * 21), "number": pa.array(range(210))})
+    assert rows.nbytes > 1 << 31
+    taken = take_rows(rows, np.array([201, 3, 100]))
+    assert taken["number"].to_pylist() == [201, 3, 100]
+    assert [text.as_py()[0] for text in taken["text"]] == ["b", "d", "a"]
+
+
+@pytest.mark.parametrize("most", [0, 100, 2_000])
+def test_rows_sorted_in_parts_are_as_if_sorted_at_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = pa.array(np.random.default_rng(most).integers(0, 50, 300) * 1000, pa.timestamp("us", "UTC"))
+    rows = pa.table({"time": times, "text": [str(each) * (each % 7) for each in range(300)], "number": range(300)})
+    wanted = sort_by_time(rows, "time")
+    monkeypatch.setattr(bucket_rows, "_TAKE_BYTES", most)
+    assert sort_by_time(rows, "time").equals(wanted)
