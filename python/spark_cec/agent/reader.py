@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.bucket_reads import describe_buckets, may_have_rows, read_floors, take_bucket_rows
@@ -30,7 +29,7 @@ from spark_cec.agent.messages import (
 )
 from spark_cec.agent.output_cache import OutputCache
 from spark_cec.agent.protocols import ProtocolCalls
-from spark_cec.agent.spool import Spool, write_rows
+from spark_cec.agent.spool import Spool
 from spark_cec.availability.epochs import find_forked
 from spark_cec.checkpoint.columns import first_type_change
 from spark_cec.checkpoint.eventual import head_at, rebuild
@@ -328,14 +327,8 @@ class ReaderCalls:
                 else:
                     rows = concat_tables(list(tables.values()), columns, exact)
         lost_words = tuple(str(each) for each in losses)
-        return ReadSplitAnswer(spool=self._write_spool(rows), rows=rows.num_rows, lost=lost_words)
-
-    def _write_spool(self, rows: pa.Table) -> str | None:
-        if not rows.num_rows:
-            return None
-        path = self._spool.new_file(rows.nbytes)
-        write_rows(path, rows)
-        return path
+        spool = self._spool.write(rows) if rows.num_rows else None
+        return ReadSplitAnswer(spool=spool, rows=rows.num_rows, lost=lost_words)
 
 
 def _retry_once(look: Callable[[], _T]) -> _T:

@@ -6,6 +6,7 @@ so that other agents can remove the spool of a dead process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -33,6 +34,8 @@ SPOOL_BYTES = 64 << 20
 """Most bytes per record batch of a spool file, except for a batch of one row. The JVM reads a batch into one buffer,
 whose size is an int, and allocates as much direct memory for it.
 """
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _LOCK = "lock"
 
@@ -69,6 +72,28 @@ class Spool:
         """A path for a file of about that size; the receiver deletes the file."""
         roomy = _has_room(self.directory, 2 * expected_bytes)
         return str((self.directory if roomy else self.overflow) / f"{uuid.uuid4().hex}.arrow")
+
+    def write(self, rows: pa.Table) -> str:
+        """Writes `rows` to a new file, and returns its path.
+
+        Several calls may find the same room in the first directory. A file that finds no more goes to the overflow.
+        """
+        path = Path(self.new_file(rows.nbytes))
+        try:
+            return self._write(path, rows)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or path.parent == self.overflow:
+                raise
+        return self._write(self.overflow / path.name, rows)
+
+    def _write(self, path: Path, rows: pa.Table) -> str:
+        try:
+            write_rows(str(path), rows)
+        except OSError as error:
+            if error.errno in _NO_ROOM and error.filename is None:  # Arrow names no file
+                error.filename = str(path)
+            raise
+        return str(path)
 
     def touch(self) -> None:
         """Makes the directories look used, because systems delete old files from their temp directories."""

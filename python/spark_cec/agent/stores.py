@@ -21,9 +21,9 @@ from spark_cec.agent.messages import (
     OpenLogAnswer,
     OpenLogRequest,
 )
-from spark_cec.agent.spool import Spool, write_rows
+from spark_cec.agent.spool import Spool
 from spark_cec.agent.turns import Turns, machine_memory
-from spark_cec.checkpoint.eventual import EventualCheckpoint, chain_of, head_at, rebuild
+from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
 from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import GONE, DamagedLog, LogLocationError
@@ -102,7 +102,7 @@ class StoreCalls:
         forecast = Forecast.from_json(request.forecast)
         calibration.scanned = checkpoint.scanned
         return LoadAnswer(
-            spool=self._write_spool(checkpoint),
+            spool=self._spool.write(checkpoint.records) if checkpoint.records.num_rows else None,
             rows=checkpoint.records.num_rows,
             scanned=checkpoint.scanned,
             chain=len(checkpoint.chain),
@@ -126,14 +126,6 @@ class StoreCalls:
             attempts = self._read_attempts(log, request)
             return FooterAnswer(footer=None, checkpoint_id=attempts.committed_id(store, version) if attempts else None)
         return FooterAnswer(footer=FooterNumbers.of(meta), checkpoint_id=meta.checkpoint_id.hex())
-
-    def _write_spool(self, checkpoint: EventualCheckpoint) -> str | None:
-        records = checkpoint.records
-        if not records.num_rows:
-            return None
-        path = self._spool.new_file(records.nbytes)
-        write_rows(path, records)
-        return path
 
     def _allowed_attempts(self, log: OpenLog, request: LoadRequest | FooterRequest) -> Allows:
         if request.checkpoint is None:

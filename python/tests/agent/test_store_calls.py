@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
-from spark_cec.agent import stores
+from spark_cec.agent import spool, stores
 from spark_cec.agent.calls import _encode_failure, _explain_error
 from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
@@ -81,6 +83,48 @@ def test_loads_without_room_for_each_other_come_one_by_one(tmp_path: Path, monke
     assert all(each.result()["rows"] == len(tip.state) for each in asked)
     assert most == [1] * 12
     agent.calls.close()
+
+
+def fill_up(patch: pytest.MonkeyPatch, number: int, times: int) -> list[Path]:
+    """The next `times` spool files find no more room after their first batch; the places of all that are begun."""
+    begun, write, batches = list[Path](), spool.write_rows, spool.record_batches
+
+    def note(path: str, rows: pa.Table) -> None:
+        begun.append(Path(path))
+        write(path, rows)
+
+    def fail(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        yield from batches(rows)
+        if len(begun) <= times:
+            raise OSError(number, os.strerror(number))
+
+    patch.setattr(spool, "write_rows", note)
+    patch.setattr(spool, "record_batches", fail)
+    return begun
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_rows_that_find_no_more_room_go_to_the_overflow(number: int, agent: Agent) -> None:
+    """Loads that run at once all saw the room before the others had written."""
+    tip = four_commits(agent)[-1]
+    (split,) = agent.ask("view_splits", view="log", path=agent.home)["splits"]
+    calls = (
+        ("load", {"store": KEY, "version": tip.version, "checkpoint_id": None, "retained": 100}),
+        ("read_split", {"split": split, "columns": None}),
+    )
+    for name, arguments in calls:
+        wanted = agent.rows(agent.ask(name, **arguments))
+        with pytest.MonkeyPatch.context() as patch:
+            first = fill_up(patch, number, 1)
+            answer = agent.ask(name, **arguments)
+        assert [path.parent for path in first] == [agent.calls.spool.directory, agent.calls.spool.overflow]
+        assert not first[0].exists(), "a torn file takes room"
+        assert agent.rows(answer) == wanted
+        with pytest.MonkeyPatch.context() as patch:
+            second = fill_up(patch, number, 2)
+            with pytest.raises(Refused, match=rf"^{agent.calls.spool.overflow}/.*: no space is left: make room there"):
+                agent.ask(name, **arguments)
+        assert not any(path.exists() for path in second)
 
 
 def test_a_load_plans_as_the_append_did(agent: Agent) -> None:
