@@ -37,12 +37,13 @@ FLOORS: Floors = (
     # 3 log
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
-        *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects"),
+        *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects", "log.row_size"),
         *("log.bundles", "log.bundling", "log.boundary", "log.late", "log.borrowed", "availability.epochs"),
     ),
     # 4 engine
     (
         *("checkpoint.eventual", "checkpoint.commit_frames", "checkpoint.flush", "checkpoint.recovery_target"),
+        "checkpoint.load_memory",
         *("recovery.decide", "recovery.facts", "recovery.fallback", "recovery.generations"),
         *("recovery.report", "recovery.requests", "recovery.overview", "recovery.past_recoveries"),
         *("recovery.query_files", "recovery.start_messages"),

@@ -25,6 +25,7 @@ from spark_cec.agent.spool import Spool
 from spark_cec.agent.turns import Turns, machine_memory
 from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
 from spark_cec.checkpoint.footprints import Footprints
+from spark_cec.checkpoint.load_memory import estimate_memory
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import GONE, DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT
@@ -38,8 +39,8 @@ from spark_cec.settings import PREFIX, duration_ms, parse_settings
 _RUNS_KNOWN = 64
 """The number of runs whose attempt rules are cached."""
 
-_BYTES_PER_RECORD = 160
-"""What a record of a short key and value takes while an eventual checkpoint is rebuilt."""
+_AT_ONCE = 16
+"""A load that takes less than such a part of the bound is not estimated any closer: that reads a frame."""
 
 
 def _longest_wait_s(conf: Mapping[str, str]) -> float:
@@ -58,7 +59,8 @@ class StoreCalls:
         self._logs = logs
         self._spool = spool
         self._runs: dict[tuple[str, int, int], CommittedAttempts] = {}
-        self._loads = Turns(machine_memory() // 4)
+        self._most_bytes = machine_memory() // 4
+        self._loads = Turns(self._most_bytes)
 
     def open_log(self, request: OpenLogRequest) -> OpenLogAnswer:
         """Opens the log, and answers its id."""
@@ -86,9 +88,10 @@ class StoreCalls:
             head = log.catalog.ask_twice(
                 lambda: head_at(log.catalog.index, request.store, request.version, checkpoint_id, allows)
             )
+            index, negligible = log.catalog.index, self._most_bytes // _AT_ONCE
+            needed = log.catalog.ask_twice(lambda: estimate_memory(log.storage, index, head, negligible))
         # An executor brings all its stores back at once, and has no room for all of them in its agent.
-        records = max(head.meta.extent, head.meta.open_windows)
-        with self._loads.taking(records * _BYTES_PER_RECORD, _longest_wait_s(request.conf)):
+        with self._loads.taking(needed, _longest_wait_s(request.conf)):
             return self._load(request, log, head)
 
     def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry) -> LoadAnswer:

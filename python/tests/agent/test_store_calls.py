@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,30 @@ from tests.checkpoint.support import Rows, Tip
 
 STORE = StoreId(0, 3)
 KEY = [0, 3, "default"]
+
+
+def most_at_once(asks: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many rebuilds run at once if four threads make twelve calls."""
+    inside, most = 0, list[int]()
+    changed = threading.Condition()
+
+    def rebuild_slowly(*given: Any) -> EventualCheckpoint:
+        nonlocal inside
+        with changed:
+            inside += 1
+            most.append(inside)
+            changed.notify_all()
+            changed.wait_for(lambda: inside == 4, 0.02)
+        made = rebuild(*given)
+        with changed:
+            inside -= 1
+        return made
+
+    monkeypatch.setattr(stores, "rebuild", rebuild_slowly)
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(asks) for _ in range(12)]:
+            each.result()
+    return max(most)
 
 
 @pytest.fixture
@@ -82,6 +106,26 @@ def test_loads_without_room_for_each_other_come_one_by_one(tmp_path: Path, monke
         ]
     assert all(each.result()["rows"] == len(tip.state) for each in asked)
     assert most == [1] * 12
+    agent.calls.close()
+
+
+@pytest.mark.parametrize(("window_bytes", "at_once"), [(10, 4), (1000, 1)])
+def test_loads_of_long_windows_come_one_by_one(
+    window_bytes: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for 160 bytes of each record in four loads at once, and the frames compress to a small part."""
+    number = 1000
+    monkeypatch.setattr(stores, "machine_memory", lambda: 4 * 4 * number * 160)
+    agent = Agent(tmp_path)
+    agent.ask("open_log")
+    batch = {key: {key: b"value"} for key in (b"%0*d" % (window_bytes, each) for each in range(number))}
+    tip = agent.append(STORE, Tip(), batch)[0]
+
+    def load() -> None:
+        answer = agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+        assert answer["rows"] == number
+
+    assert most_at_once(load, monkeypatch) == at_once
     agent.calls.close()
 
 
