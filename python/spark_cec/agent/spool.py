@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _LOCK = "lock"
 
+_MARK = ".load"
+
 
 def _has_room(directory: Path, needed: int) -> bool:
     try:
@@ -51,7 +53,8 @@ class Spool:
     """A private directory for files that live for one call, and one in the temp directory for files too large for it.
 
     `where` overrides the choice between shared memory and the temp directory. `inherited` are the two directories of an
-    agent that died. Its JVM may have written files there for a call that this agent will answer.
+    agent that died. Its JVM may have written files there for a call that this agent will answer. `cut_loads` counts the
+    loads that were under way as it died.
     """
 
     def __init__(self, where: str | None = None, inherited: Sequence[str] = ()) -> None:
@@ -66,6 +69,7 @@ class Spool:
             directory, overflow = (*taken_over, None, None)[:2]
             self.directory, self._lock = directory or _make_locked_directory(parent, prefix, undo)
             self.overflow, self._overflow_lock = overflow or _make_locked_directory(fallback, prefix, undo)
+            self.cut_loads = _clear_marks(self.directory)
             undo.pop_all()
 
     def new_file(self, expected_bytes: int = 0) -> str:
@@ -94,6 +98,18 @@ class Spool:
                 error.filename = str(path)
             raise
         return str(path)
+
+    @contextmanager
+    def marking_load(self) -> Iterator[None]:
+        """Marks a load that is under way: a successor sees the mark if this process dies in it."""
+        mark = self.directory / f"{uuid.uuid4().hex}{_MARK}"
+        with suppress(OSError):  # a full directory takes no mark
+            mark.touch()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                mark.unlink(missing_ok=True)
 
     def touch(self) -> None:
         """Makes the directories look used, because systems delete old files from their temp directories."""
@@ -150,6 +166,14 @@ def _make_locked_directory(parent: Path, prefix: str, undo: ExitStack) -> tuple[
     unnamed.rename(directory)
     undo.callback(shutil.rmtree, directory, ignore_errors=True)
     return directory, lock
+
+
+def _clear_marks(directory: Path) -> int:
+    """Deletes the marks of loads, and returns their number."""
+    marks = list(directory.glob(f"*{_MARK}"))
+    for mark in marks:
+        mark.unlink(missing_ok=True)
+    return len(marks)
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:

@@ -60,7 +60,8 @@ class StoreCalls:
         self._spool = spool
         self._runs: dict[tuple[str, int, int], CommittedAttempts] = {}
         self._most_bytes = machine_memory() // 4
-        self._loads = Turns(self._most_bytes)
+        # If an agent died with several loads under way, they may have been too much, and would be again.
+        self._loads = Turns(self._most_bytes if spool.cut_loads < 2 else 0)
 
     def open_log(self, request: OpenLogRequest) -> OpenLogAnswer:
         """Opens the log, and answers its id."""
@@ -91,7 +92,7 @@ class StoreCalls:
             index, negligible = log.catalog.index, self._most_bytes // _AT_ONCE
             needed = log.catalog.ask_twice(lambda: estimate_memory(log.storage, index, head, negligible))
         # An executor brings all its stores back at once, and has no room for all of them in its agent.
-        with self._loads.taking(needed, _longest_wait_s(request.conf)):
+        with self._loads.taking(needed, _longest_wait_s(request.conf)), self._spool.marking_load():
             return self._load(request, log, head)
 
     def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry) -> LoadAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
 from spark_cec.agent import spool, stores
-from spark_cec.agent.calls import _encode_failure, _explain_error
+from spark_cec.agent.calls import Calls, _encode_failure, _explain_error
 from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
 from spark_cec.errors import LostLog, NoAnswer, TransientError
@@ -127,6 +129,35 @@ def test_loads_of_long_windows_come_one_by_one(
 
     assert most_at_once(load, monkeypatch) == at_once
     agent.calls.close()
+
+
+@pytest.mark.parametrize(("under_way", "at_once"), [(0, 4), (1, 4), (2, 1)])
+def test_after_a_death_among_several_loads_they_come_one_by_one(
+    under_way: int, at_once: int, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was alone would be so again."""
+    tip, dead = four_commits(agent)[-1], agent.calls.spool
+    for _ in range(under_way):
+        monkeypatch.setattr(stores, "rebuild", Mock(side_effect=SystemExit))
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(Path, "unlink", Mock())  # the process does not come to it
+            agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+    for lock in (dead._lock, dead._overflow_lock):
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    monkeypatch.setattr(stores, "rebuild", rebuild)
+    successor = Agent(agent.scratch)
+    successor.calls.close()
+    successor.calls = Calls(str(agent.scratch / "spool"), (str(dead.directory), str(dead.overflow)))
+    assert successor.calls.spool.directory == dead.directory
+    successor.ask("open_log")
+
+    def load() -> None:
+        answer = successor.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+        assert len(successor.rows(answer)) == len(tip.state)
+
+    assert most_at_once(load, monkeypatch) == at_once
+    assert not list(dead.directory.glob("*.load"))
+    successor.calls.close()
 
 
 def fill_up(patch: pytest.MonkeyPatch, number: int, times: int) -> list[Path]:
