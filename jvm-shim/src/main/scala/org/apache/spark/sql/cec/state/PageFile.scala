@@ -105,7 +105,8 @@ private[state] object PageFile {
     // Spark interrupts a task that it kills. The channel would close, and the store could spill no more.
     channel.asInstanceOf[FileChannelImpl].setUninterruptible()
     Files.delete(path)
-    Utils.deleteRecursively(directory)
+    // On NFS an open file keeps another name until it is closed, and with it the directory. Spark deletes that at the JVM's end.
+    try Utils.deleteRecursively(directory) catch { case _: IOException => () }
     new PageFile(channel, directory.getPath)
   }
 }
