@@ -21,6 +21,7 @@ from spark_cec.agent.channel_looks import ChannelLooks
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
 from spark_cec.agent.epoch_reads import EpochReadCalls
 from spark_cec.agent.epochs import EpochCalls
+from spark_cec.agent.loads import Loads
 from spark_cec.agent.logs import OpenLogs
 from spark_cec.agent.looks import LookCalls
 from spark_cec.agent.output import OutputCalls
@@ -47,13 +48,14 @@ class Calls:
         protocols = ProtocolCalls(self._logs)
         self._starts = starts = StartCalls(self._logs, protocols)
         driver = QueryCalls(self._logs, protocols)
-        stores = StoreCalls(self._logs, self.spool)
+        loads = Loads(self.spool)
+        stores = StoreCalls(self._logs, self.spool, loads)
         output_cache = OutputCache()
         appends = AppendCalls(self._logs, output_cache)
         newest = NewestEntries()
         output = OutputCalls(self._logs, protocols, newest, starts.run_of)
         files = CheckpointFileCalls(starts.confirm_lease, newest)
-        readers = ReaderCalls(self._logs, self.spool, output_cache, protocols)
+        readers = ReaderCalls(self._logs, self.spool, output_cache, protocols, loads)
         channels = ChannelLooks(readers, time.monotonic)
         unions = UnionCalls(readers, channels, time.monotonic)
         epochs, looks = EpochCalls(readers), LookCalls(self._logs)

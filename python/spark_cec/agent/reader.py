@@ -13,6 +13,7 @@ import msgspec
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.bucket_reads import describe_buckets, may_have_rows, read_floors, take_bucket_rows
+from spark_cec.agent.loads import Loads
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.agent.messages import (
     BucketEndRequest,
@@ -107,8 +108,11 @@ def _allowed_attempts(path: str, log: OpenLog) -> Allows:
 class ReaderCalls:
     """The calls of `spark.read.format("cec")` and `readStream`. They never write to the log's segments."""
 
-    def __init__(self, logs: OpenLogs, spool: Spool, output_cache: OutputCache, protocols: ProtocolCalls) -> None:
+    def __init__(
+        self, logs: OpenLogs, spool: Spool, output_cache: OutputCache, protocols: ProtocolCalls, loads: Loads
+    ) -> None:
         self._logs = logs
+        self._loads = loads
         self._protocols = protocols
         self._spool = spool
         self._output_cache = output_cache
@@ -310,7 +314,8 @@ class ReaderCalls:
             allows = _allowed_attempts(request.path, log)
             version = int(split["version"])
             head = log.catalog.ask_twice(lambda: head_at(log.catalog.index, store, version, allows=allows))
-            rows = window_rows(rebuild(log.storage, log.catalog.index, head))
+            with self._loads.taking_turn(log, head, request.conf):
+                rows = window_rows(rebuild(log.storage, log.catalog.index, head))
         elif split["view"] == "late":
             rows = concat_tables([read_late(log.storage, split["path"])], request.columns, is_case_sensitive(request))
         else:

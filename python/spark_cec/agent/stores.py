@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.agent.loads import Loads
 from spark_cec.agent.logs import OpenLog, OpenLogs, cec_directory
 from spark_cec.agent.messages import (
     CloseLogAnswer,
@@ -22,10 +22,8 @@ from spark_cec.agent.messages import (
     OpenLogRequest,
 )
 from spark_cec.agent.spool import Spool
-from spark_cec.agent.turns import Turns, machine_memory
 from spark_cec.checkpoint.eventual import chain_of, head_at, rebuild
 from spark_cec.checkpoint.footprints import Footprints
-from spark_cec.checkpoint.load_memory import estimate_memory
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import GONE, DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT
@@ -34,18 +32,10 @@ from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, read_attempts
 from spark_cec.recovery.report import LoadedStore, loaded_payload
-from spark_cec.settings import PREFIX, duration_ms, parse_settings
+from spark_cec.settings import parse_settings
 
 _RUNS_KNOWN = 64
 """The number of runs whose attempt rules are cached."""
-
-_AT_ONCE = 16
-"""A load that takes less than such a part of the bound is not estimated any closer: that reads a frame."""
-
-
-def _longest_wait_s(conf: Mapping[str, str]) -> float:
-    """How long a call may wait for its turn: a third of the time after which the shim takes the agent for dead."""
-    return duration_ms("agent.timeout", conf.get(PREFIX + "agent.timeout", "10min")) / 1000 / 3
 
 
 def _decode_id(text: str | None) -> bytes:
@@ -55,13 +45,11 @@ def _decode_id(text: str | None) -> bytes:
 class StoreCalls:
     """The calls of executors."""
 
-    def __init__(self, logs: OpenLogs, spool: Spool) -> None:
+    def __init__(self, logs: OpenLogs, spool: Spool, loads: Loads) -> None:
         self._logs = logs
         self._spool = spool
+        self._loads = loads
         self._runs: dict[tuple[str, int, int], CommittedAttempts] = {}
-        self._most_bytes = machine_memory() // 4
-        # If an agent died with several loads under way, they may have been too much, and would be again.
-        self._loads = Turns(self._most_bytes if spool.cut_loads < 2 else 0)
 
     def open_log(self, request: OpenLogRequest) -> OpenLogAnswer:
         """Opens the log, and answers its id."""
@@ -89,10 +77,8 @@ class StoreCalls:
             head = log.catalog.ask_twice(
                 lambda: head_at(log.catalog.index, request.store, request.version, checkpoint_id, allows)
             )
-            index, negligible = log.catalog.index, self._most_bytes // _AT_ONCE
-            needed = log.catalog.ask_twice(lambda: estimate_memory(log.storage, index, head, negligible))
         # An executor brings all its stores back at once, and has no room for all of them in its agent.
-        with self._loads.taking(needed, _longest_wait_s(request.conf)), self._spool.marking_load():
+        with self._loads.taking_turn(log, head, request.conf):
             return self._load(request, log, head)
 
     def _load(self, request: LoadRequest, log: OpenLog, head: CommitEntry) -> LoadAnswer:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from spark_cec.adapters.local_storage import LocalStorage
-from spark_cec.agent import spool, stores
+from spark_cec.agent import loads, reader, spool, stores
 from spark_cec.agent.calls import Calls, _encode_failure, _explain_error
 from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
@@ -51,7 +51,8 @@ def most_at_once(asks: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> in
             inside -= 1
         return made
 
-    monkeypatch.setattr(stores, "rebuild", rebuild_slowly)
+    for module in (stores, reader):
+        monkeypatch.setattr(module, "rebuild", rebuild_slowly)
     with ThreadPoolExecutor(4) as pool:
         for each in [pool.submit(asks) for _ in range(12)]:
             each.result()
@@ -87,7 +88,7 @@ def test_what_was_appended_is_loaded(agent: Agent) -> None:
 
 def test_loads_without_room_for_each_other_come_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine seems to have four bytes; each rebuild looks whether another one is under way."""
-    monkeypatch.setattr(stores, "machine_memory", lambda: 4)
+    monkeypatch.setattr(loads, "machine_memory", lambda: 4)
     agent = Agent(tmp_path)
     agent.ask("open_log")
     tip = four_commits(agent)[-1]
@@ -111,21 +112,28 @@ def test_loads_without_room_for_each_other_come_one_by_one(tmp_path: Path, monke
     agent.calls.close()
 
 
+@pytest.mark.parametrize("call", ["load", "read_split"])
 @pytest.mark.parametrize(("window_bytes", "at_once"), [(10, 4), (1000, 1)])
 def test_loads_of_long_windows_come_one_by_one(
-    window_bytes: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    window_bytes: int, at_once: int, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is room for 160 bytes of each record in four loads at once, and the frames compress to a small part."""
     number = 1000
-    monkeypatch.setattr(stores, "machine_memory", lambda: 4 * 4 * number * 160)
+    monkeypatch.setattr(loads, "machine_memory", lambda: 4 * 4 * number * 160)
     agent = Agent(tmp_path)
     agent.ask("open_log")
     batch = {key: {key: b"value"} for key in (b"%0*d" % (window_bytes, each) for each in range(number))}
     tip = agent.append(STORE, Tip(), batch)[0]
 
+    view = {"view": "windows", "operator": STORE.operator, "store": STORE.name, "version": tip.version}
+    (split,) = agent.ask("view_splits", path=agent.home, **view)["splits"]
+    calls: dict[str, dict[str, Any]] = {
+        "load": {"store": KEY, "version": tip.version, "checkpoint_id": None, "retained": 100},
+        "read_split": {"split": split, "columns": None, "path": agent.home},
+    }
+
     def load() -> None:
-        answer = agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
-        assert answer["rows"] == number
+        assert agent.ask(call, **calls[call])["rows"] == number
 
     assert most_at_once(load, monkeypatch) == at_once
     agent.calls.close()
