@@ -37,7 +37,7 @@ FLOORS: Floors = (
     # 3 log
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
-        *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects", "log.row_size"),
+        *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects"),
         *("log.bundles", "log.bundling", "log.boundary", "log.late", "log.borrowed", "availability.epochs"),
     ),
     # 4 engine

@@ -12,25 +12,20 @@ from spark_cec.checkpoint.load_memory import estimate_memory
 from spark_cec.log.index import CommitEntry
 from spark_cec.settings import PREFIX, duration_ms
 
-_AT_ONCE = 16
-"""A load that takes less than such a part of the bound is not estimated any closer: that reads a frame."""
-
 
 class Loads:
     """The loads that are under way, for executors and for readers."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._most_bytes = machine_memory() // 4
         # If an agent died with several loads under way, they may have been too much, and would be again.
-        self._turns = Turns(self._most_bytes if spool.cut_loads < 2 else 0)
+        self._turns = Turns(machine_memory() // 4 if spool.cut_loads < 2 else 0)
 
     @contextmanager
     def taking_turn(self, log: OpenLog, head: CommitEntry, conf: Mapping[str, str]) -> Iterator[None]:
         """Waits until there is memory for the EC at `head`, beside that of the loads under way."""
-        negligible = self._most_bytes // _AT_ONCE
         with log.catalog.naming_places():
-            needed = log.catalog.ask_twice(lambda: estimate_memory(log.storage, log.catalog.index, head, negligible))
+            needed = log.catalog.ask_twice(lambda: estimate_memory(log.catalog.index, head))
         with self._turns.taking(needed, _longest_wait_s(conf)), self._spool.marking_load():
             yield
 

@@ -214,7 +214,7 @@ def _encode(
     on_flush = CommitFlags.ON_FLUSH if request.live_is_whole and _rests_on_flush(index, meta) else 0
     meta = replace(
         meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
-        flags=meta.flags | on_flush,
+        flags=meta.flags | on_flush, decoded_bytes=records.nbytes if records is not None else 0,
         elapsed_us=meta.elapsed_us + (time.perf_counter_ns() - started) // 1000,
     )  # fmt: skip
     meta = calibration.sign_footer(meta, request.forecast)

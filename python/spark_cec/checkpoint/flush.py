@@ -68,6 +68,7 @@ def flush_store(
         meta = replace(
             meta, records=rows, oldest_footprint=ledger.oldest_footprint, extent=ledger.extent, replay=ledger.replay,
             base_checkpoint_id=commit.meta.base_checkpoint_id, wall_ms=int(time.time() * 1000),
+            decoded_bytes=records.nbytes if records is not None else 0,
         )  # fmt: skip
         meta = calibration.sign_footer(meta, request.forecast)
         payload, frame_flags = encode_commit(records, settings.compression)  # 3

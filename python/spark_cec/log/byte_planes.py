@@ -21,7 +21,7 @@ LEAST_ROWS = 20
 MOST_BYTES = 256
 """Longer rows keep their form: a column for each of their bytes is too many."""
 
-PLANES_KEY = b"cec.planes"
+_KEY = b"cec.planes"
 
 _Chunk: TypeAlias = "tuple[np.ndarray, np.ndarray | None]"
 """The values of a chunk, one row of bytes each, and a mask of nulls (None: no nulls)."""
@@ -51,7 +51,7 @@ def to_planes(rows: pa.Table, order: np.ndarray | None = None, stepped: str | No
             columns[field] = column if order is None else column.take(pa.array(order))
     if not any(width for _, width, _ in whole):
         return None
-    return pa.table(list(columns.values()), pa.schema(list(columns), {PLANES_KEY: json.dumps(whole).encode()}))
+    return pa.table(list(columns.values()), pa.schema(list(columns), {_KEY: json.dumps(whole).encode()}))
 
 
 def from_planes(rows: pa.Table, stepped: str | None = None) -> pa.Table:
@@ -59,7 +59,7 @@ def from_planes(rows: pa.Table, stepped: str | None = None) -> pa.Table:
 
     Raises `ValueError` if `rows` have no description of planes, or differ from it.
     """
-    text = (rows.schema.metadata or {}).get(PLANES_KEY)
+    text = (rows.schema.metadata or {}).get(_KEY)
     if text is None:
         raise ValueError("the records are to be in planes, and are not described as such")
     columns, fields, known = [], [], set()

@@ -16,6 +16,7 @@ _COMMIT = struct.Struct("<q16s16s12qQqqqI")
 _FORECAST = struct.Struct("<dddd")
 _SKETCH = struct.Struct("<q")
 _ROWS = struct.Struct("<q")
+_DECODED = struct.Struct("<q")
 _OUTPUT = struct.Struct("<16sqiqqqq")
 _LOADED = struct.Struct("<qqq")
 
@@ -101,7 +102,7 @@ class CommitMeta:
     rest of a recovery. `recovery_estimate_ms` is the estimate of a recovery from this commit.
 
     `sketch`: with SKETCHED, a sum over floating-point columns. `state_rows`: state keys of the open windows, 0 if the
-    frame lacks the number; see `rows`.
+    frame lacks the number; see `rows`. `decoded_bytes`: the payload's rows in memory; the same.
     """
 
     store: StoreId
@@ -131,6 +132,7 @@ class CommitMeta:
     recovery_estimate_ms: float = 0.0
     sketch: int = 0
     state_rows: int = 0
+    decoded_bytes: int = 0
 
     @property
     def rows(self) -> int | None:
@@ -155,7 +157,7 @@ class CommitMeta:
             self.replay, self.flags,
         ) + _FORECAST.pack(
             self.load_us_per_record, self.replay_us_per_tuple, self.recovery_base_ms, self.recovery_estimate_ms
-        ) + _SKETCH.pack(self.sketch) + _ROWS.pack(self.state_rows)  # fmt: skip
+        ) + _SKETCH.pack(self.sketch) + _ROWS.pack(self.state_rows) + _DECODED.pack(self.decoded_bytes)  # fmt: skip
 
     @classmethod
     def decode(cls, data: bytes) -> CommitMeta:
@@ -164,11 +166,13 @@ class CommitMeta:
         forecast_at = at + _COMMIT.size
         sketch_at = forecast_at + _FORECAST.size
         rows_at = sketch_at + _SKETCH.size
-        # Frames of earlier releases end before the forecast, the sketch, or the rows.
+        decoded_at = rows_at + _ROWS.size
+        # Frames of earlier releases end before the forecast, the sketch, the rows, or the decoded bytes.
         forecast = _read_forecast(data, forecast_at) if len(data) > forecast_at else ()
         sketch = _unpack(_SKETCH, data, sketch_at) if len(data) > sketch_at else ()
         rows = _unpack(_ROWS, data, rows_at) if len(data) > rows_at else ()
-        return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch, *rows)
+        decoded = _unpack(_DECODED, data, decoded_at) if len(data) > decoded_at else ()
+        return cls(store, *_unpack(_COMMIT, data, at), *forecast, *sketch, *rows, *decoded)
 
 
 @dataclass(frozen=True, slots=True)

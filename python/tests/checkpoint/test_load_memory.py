@@ -6,12 +6,10 @@ import random
 
 import pytest
 
-from spark_cec.checkpoint import load_memory
 from spark_cec.checkpoint.eventual import head_at, rebuild
 from spark_cec.checkpoint.load_memory import LEAST_BYTES, estimate_memory
 from spark_cec.ids import StoreId
-from spark_cec.log import row_size
-from spark_cec.log.segment import segment_path
+from spark_cec.log.meta import CommitMeta
 from tests.checkpoint.support import Log, Rows, Tip, record_table, request
 
 STORE = StoreId(0, 0)
@@ -31,9 +29,9 @@ def batch_of(dice: random.Random, rows: int, size: int, zeros: bool) -> dict[byt
     return {key: {key: dice.randbytes(8) + bytes(size) if zeros else dice.randbytes(size)} for key in keys}
 
 
-def estimate(log: Log, tip: Tip, negligible: int = 0) -> int:
+def estimate(log: Log, tip: Tip) -> int:
     index = log.catalog.index
-    return estimate_memory(log.storage, index, head_at(index, STORE, tip.version), negligible)
+    return estimate_memory(index, head_at(index, STORE, tip.version))
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -56,29 +54,16 @@ def test_a_frame_of_closes_does_not_stand_for_the_rows() -> None:
     assert estimate(log, tip) >= 3 * 600 * 1000, "the records of windows that are closed are read, too"
 
 
-def test_a_small_store_costs_no_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    tip = write(log, batch_of(random.Random(0), 300, 40, zeros=False))
-    monkeypatch.setattr(load_memory, "read_row_bytes", None)
-    assert estimate(log, tip, negligible=64 << 20) >= 300 * LEAST_BYTES
-
-
 def test_a_store_without_windows_takes_nothing() -> None:
     log = Log()
     assert estimate(log, write(log, {}, {})) == 0
 
 
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_without_a_frame_that_tells_the_stored_bytes_count(is_damaged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The description of its rows is too long, or the frame that would tell is damaged."""
+def test_frames_of_earlier_releases_count_by_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = CommitMeta.encode
+    monkeypatch.setattr(CommitMeta, "encode", lambda meta: encode(meta)[:-8])
     log = Log()
     tip = write(log, batch_of(random.Random(0), 200, 1000, zeros=False))
-    (entry,) = log.catalog.index.commits(STORE, 0, 99)
-    if is_damaged:
-        path = segment_path(entry.location.segment)
-        data = bytearray(log.storage.read(path))
-        data[entry.location.end - 6] ^= 1
-        log.storage.replace(path, bytes(data))
-    else:
-        monkeypatch.setattr(row_size, "HEAD_BYTES", 400)
-    assert estimate(log, tip) >= 200 * 1000 * 16
+    again = Log(log.storage)
+    assert [each.meta.decoded_bytes for each in again.catalog.index.commits(STORE, 0, 99)] == [0]
+    assert estimate(again, tip) >= 4 * 3 * 200 * 1000

@@ -1,8 +1,8 @@
 """The golden logs of format version 1, which never change: all are read, the newest is written too.
 
 In `v1.cec` the metas of commits end before the forecast, in `v1-forecast.cec` before the sketch, in `v1-sketch.cec` no
-records are in planes, in `v1-planes.cec` metas end before the rows, and in `v1-rows.cec` no ids are in steps: these
-came later.
+records are in planes, in `v1-planes.cec` metas end before the rows, in `v1-rows.cec` no ids are in steps, and in
+`v1-steps.cec` metas end before the decoded bytes: these came later.
 
 Their payloads are not compressed, because the bytes that a compressor makes may change with its release. So
 `v1-packed.cec`, whose commits are packed where they can be, is read alone.
@@ -42,7 +42,8 @@ SECOND = FIRST.with_name("v1-forecast.cec")
 THIRD = FIRST.with_name("v1-sketch.cec")
 FOURTH = FIRST.with_name("v1-planes.cec")
 FIFTH = FIRST.with_name("v1-rows.cec")
-GOLDEN = FIRST.with_name("v1-steps.cec")
+SIXTH = FIRST.with_name("v1-steps.cec")
+GOLDEN = FIRST.with_name("v1-decoded.cec")
 PACKED = FIRST.with_name("v1-packed.cec")
 JOINED = StoreId(1, 7, "left-keyToNumValues")
 
@@ -106,7 +107,8 @@ FLUSH = commit_meta(
 FRAMES_THIRD = [*FRAMES_SECOND, (FLUSH, records(b"two", kind=RecordKind.CHECK))]
 FRAMES_FOURTH = [*FRAMES_THIRD, (commit_meta(6, opened=150, closed=50, records=200), _turned())]
 FRAMES_FIFTH = [*FRAMES_FOURTH, (commit_meta(7, opened=0, records=0, state_rows=11), records())]
-FRAMES_NOW = [*FRAMES_FIFTH, (commit_meta(8, opened=150, closed=50, records=200), _turned())]
+FRAMES_SIXTH = [*FRAMES_FIFTH, (commit_meta(8, opened=150, closed=50, records=200), _turned())]
+FRAMES_NOW = [*FRAMES_SIXTH, (commit_meta(9, opened=0, records=0, decoded_bytes=2**40), records())]
 
 
 def _payload(
@@ -136,7 +138,7 @@ def test_the_same_frames_are_the_same_bytes() -> None:
     ("golden", "written"),
     [
         (FIRST, FRAMES), (SECOND, FRAMES_SECOND), (THIRD, FRAMES_THIRD), (FOURTH, FRAMES_FOURTH),
-        (FIFTH, FRAMES_FIFTH), (GOLDEN, FRAMES_NOW), (PACKED, FRAMES_NOW),
+        (FIFTH, FRAMES_FIFTH), (SIXTH, FRAMES_SIXTH), (GOLDEN, FRAMES_NOW), (PACKED, FRAMES_SIXTH),
     ],
 )
 @pytest.mark.parametrize("headers_only", [True, False])

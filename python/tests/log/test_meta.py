@@ -48,26 +48,31 @@ def test_metas_round_trip_and_may_grow(meta: Meta, growth: bytes) -> None:
 @pytest.mark.parametrize("meta", EXAMPLES, ids=[kind_of(meta).name for meta in EXAMPLES])
 def test_a_short_meta_says_so(meta: Meta) -> None:
     whole = meta.encode()
-    earlier = {len(whole) - each * 8 for each in (1, 2, 6)} if isinstance(meta, CommitMeta) else set()
+    earlier = {len(whole) - each * 8 for each in (1, 2, 3, 7)} if isinstance(meta, CommitMeta) else set()
     for length in set(range(len(whole))) - earlier:
         with pytest.raises(ValueError, match="at least"):
             decode_meta(kind_of(meta), whole[:length])
 
 
 def test_a_commit_from_before_the_forecast_was_kept_is_read() -> None:
-    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3)
-    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -6 * 8]) == commit_meta()
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3, decoded_bytes=9)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -7 * 8]) == commit_meta()
 
 
 def test_a_commit_from_before_the_sketch_was_kept_is_read() -> None:
-    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3)
-    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -2 * 8]) == commit_meta(recovery_base_ms=7.5)
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3, decoded_bytes=9)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -3 * 8]) == commit_meta(recovery_base_ms=7.5)
 
 
 def test_a_commit_from_before_rows_were_kept_is_read() -> None:
     """Where a window has one row, their number is known all the same."""
-    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3)
-    assert decode_meta(FrameKind.COMMIT, meta.encode()[:-8]) == commit_meta(recovery_base_ms=7.5, sketch=-8)
+    meta = commit_meta(recovery_base_ms=7.5, sketch=-8, state_rows=3, decoded_bytes=9)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[: -2 * 8]) == commit_meta(recovery_base_ms=7.5, sketch=-8)
+
+
+def test_a_commit_from_before_the_decoded_bytes_were_kept_is_read() -> None:
+    meta = commit_meta(sketch=-8, state_rows=3, decoded_bytes=9)
+    assert decode_meta(FrameKind.COMMIT, meta.encode()[:-8]) == commit_meta(sketch=-8, state_rows=3)
 
 
 @pytest.mark.parametrize(
