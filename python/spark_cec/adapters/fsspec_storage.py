@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
 import fsspec
@@ -55,6 +56,12 @@ _RANGE_NOT_SATISFIABLE = 416
 
 _ONE_ATTEMPT = {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
 """Turns botocore's own retries off: `retries` repeats a request, for as long as the setting says."""
+
+_GOOGLE_LIMITS = {"sock_connect": 20.0, "sock_read": 60.0}
+"""The seconds that gcsfs waits for a connection, and for the next bytes of an answer: by itself it waits for ever.
+
+They are those of Azure's client. s3fs has shorter ones.
+"""
 
 _SAY_KEYS = frozenset({"key", "anon", "session"})
 _KEYS = frozenset({"key", "secret", "token", "anon", "profile", "session", "username", "password"})
@@ -238,7 +245,14 @@ def _google_filesystem(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     for a minute each time. In a zonal bucket it overwrites an object that it must only create.
     """
     plain = importlib.import_module("gcsfs.core").GCSFileSystem
-    return plain(**options), str(plain._strip_protocol(url))
+    return plain(**{**_google_limits(), **options}), str(plain._strip_protocol(url))
+
+
+def _google_limits() -> dict[str, Any]:
+    """The option of gcsfs for its limits, unless fsspec's own configuration has it. A whole request has no limit."""
+    if any("requests_timeout" in fsspec.config.conf.get(each, {}) for each in _GOOGLE):
+        return {}
+    return {"requests_timeout": importlib.import_module("aiohttp").ClientTimeout(total=None, **_GOOGLE_LIMITS)}
 
 
 def _merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,6 +462,7 @@ class ObjectStorage(_FsspecStorage):
         if self._marks:
             self._filesystem.retries = 1  # s3fs has a loop of its own around botocore's
         _end_azure_retries(self._filesystem)
+        _end_google_retries(self._filesystem)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """A range of the object."""
@@ -622,6 +637,16 @@ def _end_azure_retries(filesystem: Any) -> None:
     for policy in getattr(pipeline, "_impl_policies", ()):
         if hasattr(policy, "total_retries"):
             policy.total_retries = 0
+
+
+def _end_google_retries(filesystem: Any) -> None:
+    """Turns gcsfs's own retries off: it would wait for a silent server six times, whatever `storage.retry` says.
+
+    gcsfs has no option for that. Its method for a request is one that repeats another one.
+    """
+    once = getattr(getattr(type(filesystem), "_request", None), "__wrapped__", None)
+    if once is not None and type(filesystem).__module__.startswith("gcsfs."):
+        filesystem._request = MethodType(once, filesystem)
 
 
 def _class_of(error: Exception) -> type[OSError]:
