@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import socket
@@ -27,8 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_cec.errors import AlreadyExists, Fenced, LogLocationError, mend_of
+from spark_cec.errors import AlreadyExists, CecError, Fenced, LogLocationError, mend_of
 from spark_cec.log.storage import Storage
+
+_LOG = logging.getLogger(__name__)
 
 DIRECTORY = "lease"
 
@@ -156,7 +159,8 @@ class ObjectLease:
         self._beats = 0
         self._valid_until = 0.0
         self._is_lost = False
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
+        self._has_warned = False
         self._waits = False
         self._over = threading.Event()
         self._turn = threading.Lock()
@@ -219,7 +223,7 @@ class ObjectLease:
         self._over.set()
         if self._thread is not None:
             self._thread.join(self._timing.beat_s)
-        with self._turn, contextlib.suppress(OSError):
+        with self._turn, contextlib.suppress(OSError, CecError):
             if self._clock() < self._valid_until and not self._is_lost:
                 self._valid_until = 0.0
                 self._place.replace(_path(self._number), self._encode(is_released=True))
@@ -279,11 +283,15 @@ class ObjectLease:
             self._pause(self._timing.poll_s)
 
     def _try_to_beat(self) -> None:
+        """Beats. Notes any error, because a thread that ended with it would leave the lease to another run."""
         try:
             self.beat()
             self._failure = None
-        except OSError as error:
+        except Exception as error:
             self._failure = error
+            if not isinstance(error, OSError) and not self._has_warned:
+                self._has_warned = True
+                _LOG.warning("%s: a beat of its lease failed, and is tried again: %s", self._whose, error)
 
     def _keep(self) -> None:
         while not self._over.wait(self._timing.beat_s):

@@ -249,6 +249,45 @@ def test_a_beat_that_failed_says_why_the_lease_is_over(world: World) -> None:
         lease.confirm()
 
 
+@pytest.mark.parametrize(
+    "error", [LogLocationError("gs://b/cec", "half a key file"), RuntimeError("unforeseen"), OSError("away")]
+)
+def test_beats_go_on_after_any_error(error: Exception, world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Without beats a start elsewhere would take the lease of a run that lives."""
+    failing = [error] * 3
+
+    def fail() -> Exception:
+        return failing.pop()
+
+    faulty = FaultyStorage(world.place, Fault(0))
+    lease = ObjectLease(faulty, "the query q", replace(TIMING, beat_s=0.01))
+    lease.take(time.monotonic() + 60)
+    faulty.fault = Trouble(1, error=fail, lasts=3)
+    until = time.monotonic() + 30
+    while failing and time.monotonic() < until:
+        time.sleep(0.01)
+    beats = lease._beats
+    while lease._beats < beats + 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not failing and lease._beats >= beats + 2, "the thread has ended"
+    assert lease.is_sure
+    said = [each for each in caplog.records if "a beat of its lease failed" in each.getMessage()]
+    assert len(said) == (0 if isinstance(error, OSError) else 1), "it is said once"
+    lease.release()
+
+
+def test_a_confirmation_after_any_error_says_why_the_lease_is_over(world: World) -> None:
+    faulty = FaultyStorage(world.place, Fault(0))
+    lease = world.lease(faulty)
+    lease.take(time.monotonic() + 60)
+    world.now += 20
+    faulty.fault = Fault(1, error=lambda: LogLocationError("gs://b/cec", "the key file is half written"))
+    with pytest.raises(Fenced, match=r"for longer than 15 s \(log location .* the key file is half written\), and"):
+        lease.confirm()
+    lease.confirm()
+    lease.release()
+
+
 def test_an_unreadable_lease_counts_as_one_that_may_live(world: World) -> None:
     world.place.create("lease/0000000001.json", b"{")
     began = world.now
