@@ -14,6 +14,7 @@ import importlib
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from spark_cec.adapters.retries import (
     has_lost_upload,
     lender_of,
     may_pass,
+    pauses,
     refusal_of,
     repeat,
     status_of,
@@ -114,9 +116,10 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
             f"(spark.sql.streaming.stateStore.cec.log.path): use a disk or mounted file system that all machines see, "
             f"HDFS (hdfs://), S3, Google Cloud Storage or Azure",
         )
-    filesystem, root = _filesystem(url, f"{known}:{location}", known)
+    filesystem, root = _await_filesystem(url, f"{known}:{location}", known)
     if protocol == "memory":
         return MemoryStorage(url, filesystem, root)
+
     def renew(failed: Any) -> Any:
         return _renew_filesystem(url, f"{known}:{location}", known, failed)
 
@@ -222,6 +225,47 @@ def _filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
         reason = str(error).partition("\n")[0][:200]
         raise LogLocationError(url, f"{reason}; use a directory, or a protocol that fsspec knows") from error
     return filesystem, str(root).rstrip("/")
+
+
+def _await_filesystem(url: str, known_url: str, protocol: str) -> tuple[Any, str]:
+    """As `_filesystem`. If keys were good there, it waits for a key file that is being written.
+
+    It waits for as long as a request is repeated.
+    """
+    waits = pauses(find_retry_s())
+    while True:
+        try:
+            return _filesystem(url, known_url, protocol)
+        except LogLocationError as error:
+            is_awaited = _bucket_of(url) in _good_keys and _is_of_keys(error)
+            wait = next(waits, None) if is_awaited else None
+            if wait is None:
+                raise
+        time.sleep(wait)
+
+
+def _is_of_keys(error: LogLocationError) -> bool:
+    """Whether it may be about keys that are being written: it is the failure of the store's own package."""
+    return error.__cause__ is not None and not isinstance(error.__cause__, ImportError)
+
+
+_good_keys: set[tuple[str, str]] = set()
+"""The buckets whose stores have taken keys of this process. Each request may come from a storage of its own.
+
+Several threads may add to it, and look into it.
+"""
+
+
+def forget_good_keys() -> None:
+    """Forgets which stores have taken keys of this process."""
+    _good_keys.clear()
+
+
+def _bucket_of(url: str) -> tuple[str, str]:
+    """The kind of store of a URL, and its bucket, or its container and account."""
+    protocol, _, rest = url.partition(":")
+    known = _ALIASES.get(protocol, protocol)
+    return _EXTRAS.get(known, known), rest.lstrip("/").partition("/")[0]
 
 
 _renewing = threading.Lock()
@@ -435,8 +479,7 @@ class ObjectStorage(_FsspecStorage):
 
     `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only. `marks`: a created
     object has a mark of its writer. Every error is an `OSError` that names the object. A request whose failure may pass
-    is repeated (`retries`). If the store
-    refuses its `keys`, they are read again.
+    is repeated (`retries`). If the store refuses its `keys`, they are read again.
     """
 
     can_append = False
@@ -455,7 +498,8 @@ class ObjectStorage(_FsspecStorage):
         self._exclusive = exclusive
         self._marks = marks
         self._keys = keys
-        self._has_worked = False
+        self._bucket = _bucket_of(url)
+        self._unread: LogLocationError | None = None
         self._end_retries()
 
     def _end_retries(self) -> None:
@@ -560,18 +604,32 @@ class ObjectStorage(_FsspecStorage):
                 return may_pass(error, conflicts=conflicts)
             if renewed and (not self._were_good(refusal) or self._keys.given_by() is not None):
                 return False
-            self._filesystem, renewed = self._keys.renew(self._filesystem), True
-            self._end_retries()
+            renewed = self._renew(self._keys, refusal)
             return True
 
         with self._naming(path):
             answer = repeat(action, passes, find_retry_s())
-        self._has_worked = True
+        _good_keys.add(self._bucket)
         return answer
+
+    def _renew(self, keys: KeySource, refusal: KeyRefusal) -> bool:
+        """Reads the keys again; false if they cannot be read now, as while their file is being written.
+
+        Raises `LogLocationError` if it is about something else, or if the keys were never good.
+        """
+        try:
+            self._filesystem, self._unread = keys.renew(self._filesystem), None
+        except LogLocationError as error:
+            if not self._were_good(refusal) or not _is_of_keys(error):
+                raise
+            self._unread = error
+            return False
+        self._end_retries()
+        return True
 
     def _were_good(self, refusal: KeyRefusal) -> bool:
         """Whether the store took the refused keys before. So others may come: it is worth to wait for them."""
-        return refusal.has_expired or self._has_worked
+        return refusal.has_expired or self._bucket in _good_keys
 
     def append_to_new(self, path: str) -> NoReturn:
         """Raises `OSError`: objects cannot grow."""
@@ -619,7 +677,11 @@ class ObjectStorage(_FsspecStorage):
         if self._keys is not None and refusal is not None and self._were_good(refusal):
             setting, word = self._keys.given_by(), refusal.word
             if setting is None:
-                mend = f"the store takes the keys no more ({word}), although they were read again: see to their source"
+                how = "although they were read again"
+                if self._unread is not None:
+                    why = str(self._unread.__cause__).partition("\n")[0][:200]
+                    how = f"and new ones cannot be read ({why})"
+                mend = f"the store takes the keys no more ({word}), {how}: see to their source"
                 raise KeysRefused(f"{mend}, {again}", place) from error
             raise KeysRefused(
                 f"the store takes the keys of {setting} no more ({word}), and nothing renews them: give new ones, or a "

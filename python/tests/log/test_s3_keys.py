@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import uuid
@@ -11,12 +12,13 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import fsspec
 import pytest
 
-from spark_cec.adapters import s3_keys
+from spark_cec.adapters import fsspec_storage, s3_keys
 from spark_cec.adapters.fsspec_storage import KeySource, ObjectStorage, open_storage
 from spark_cec.adapters.hadoop_settings import use_settings
 from spark_cec.adapters.retries import refusal_of
@@ -54,6 +56,7 @@ def no_keys_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setattr(fsspec.config, "conf", {})
     s3_keys.forget_sessions()
+    fsspec_storage.forget_good_keys()
     s3fs.S3FileSystem.clear_instance_cache()
     yield
     use_settings({})
@@ -189,6 +192,26 @@ def test_other_storages_of_the_query_take_the_keys_that_one_has_read(endpoint: s
             each.create("2", b"2")
         assert len({id(each._filesystem) for each in (storage, *others)}) == 1
         assert signers(proxy)[4:] == ["old", "new"] * 4
+
+
+def test_a_storage_that_is_opened_after_its_keys_have_ended_waits_for_new_ones(endpoint: str, tmp_path: Path) -> None:
+    """Each call of a batch opens a storage of its own. The file comes when its keys were refused three times."""
+    file, refused = tmp_path / "credentials", list[str]()
+    write_profile(file, "old")
+
+    def decide(request: Request) -> Order:
+        if request.key_id == "new":
+            return PASS
+        refused.append(request.key_id)
+        if len(refused) == 3:
+            write_profile(file, "new")
+        return Order(status=400, code="InvalidAccessKeyId")
+
+    with serve(endpoint, {}) as (storage, proxy):
+        storage.create("1", b"1")
+        proxy.decide = decide
+        open_storage(f"{storage.url}/of/a/batch").create("2", b"2")
+        assert signers(proxy) == ["old"] * 4 + ["new"]
 
 
 def test_keys_that_the_shim_sends_anew_are_taken(endpoint: str) -> None:
@@ -352,6 +375,121 @@ def test_other_stores_read_their_keys_again_too(error: Exception, monkeypatch: p
     monkeypatch.setattr(old, "pipe_file", fail)
     storage.create("x", b"1")
     assert renewed == [old] and storage.read("x") == b"1"
+
+
+class Turning:
+    """A store whose keys change: it refuses the file system that it has, and has another one after some renewals."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *failures: Exception | None) -> None:
+        self.old, self.new = ObjectStore(), ObjectStore()
+        self._left = list(failures)
+        self._patch = monkeypatch
+
+    def open(self, url: str = "gs://b") -> ObjectStorage:
+        return ObjectStorage(url, self.old, "b", exclusive=True, keys=KeySource(self._renew, lambda: None))
+
+    def refuse(self) -> None:
+        """Takes the present keys no more."""
+
+        def fail(*_: object, **__: object) -> None:
+            raise HttpError(401)
+
+        for name in ("pipe_file", "cat_file"):
+            self._patch.setattr(self.old, name, fail)
+
+    def _renew(self, failed: object) -> object:
+        failure = self._left.pop(0) if self._left else None
+        if failure is not None:
+            raise failure
+        return self.new if not self._left else failed
+
+
+def half_written() -> LogLocationError:
+    """As of a file system that reads a key file which is being written."""
+    error = LogLocationError("gs://b", "Expecting value: line 1 column 1 (char 0); use a directory")
+    error.__cause__ = ValueError("Expecting value: line 1 column 1 (char 0)")
+    return error
+
+
+def test_that_keys_were_good_is_known_of_a_bucket_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_settings({PREFIX + "storage.retry": "20s"})
+    for first, later, waits in (
+        ("gs://b", "gs://b/another/path", True), ("gs://b/x", "gcs://b/y", True), ("gs://b", "gs://other", False),
+        ("gs://b", "s3a://b", False),
+    ):  # fmt: skip
+        fsspec_storage.forget_good_keys()
+        turning = Turning(monkeypatch, None, None, None)
+        turning.open(first).create("x", b"1")
+        turning.refuse()
+        if waits:
+            turning.open(later).create("y", b"2")
+            continue
+        with pytest.raises(PermissionError) as failed:
+            turning.open(later).create("y", b"2")
+        assert not isinstance(failed.value, KeysRefused)
+
+
+def test_keys_that_are_half_written_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_settings({PREFIX + "storage.retry": "20s"})
+    turning = Turning(monkeypatch, half_written(), half_written(), None)
+    storage = turning.open()
+    storage.create("x", b"1")
+    turning.refuse()
+    storage.create("y", b"2")
+    assert storage.read("y") == b"2" and storage._filesystem is turning.new
+
+
+def test_keys_that_cannot_be_read_in_time_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_settings({PREFIX + "storage.retry": "300ms"})
+    turning = Turning(monkeypatch, *(half_written() for _ in range(99)))
+    storage = turning.open()
+    storage.create("x", b"1")
+    turning.refuse()
+    with pytest.raises(KeysRefused, match=r"no more \(401\), and new ones cannot be read \(Expecting .*\): see"):
+        storage.create("y", b"2")
+
+
+@pytest.mark.parametrize("failure", [half_written(), LogLocationError("gs://b", "a package is missing")])
+def test_an_error_of_the_file_system_is_raised_at_once(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys were never good; or they were, and the error is of something else."""
+    turning = Turning(monkeypatch, failure)
+    if failure.__cause__ is None:
+        turning.open().create("x", b"1")
+    turning.refuse()
+    with pytest.raises(LogLocationError) as failed:
+        turning.open().create("y", b"2")
+    assert failed.value is failure
+
+
+class Google(ObjectStore):
+    """Reads its key file when it is made, as gcsfs does."""
+
+    protocol, cachable = ("gs", "gcs"), False
+
+    def __init__(self, token: str | None = None, **_: Any) -> None:
+        super().__init__()
+        json.loads(Path(str(token)).read_text())
+
+
+def test_a_storage_that_is_opened_while_its_key_file_is_written_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the file is no key. At the first start it is an error."""
+    plain, file = ModuleType("gcsfs.core"), tmp_path / "key.json"
+    plain.GCSFileSystem = Google  # type: ignore[attr-defined]
+    for name, module in {"gcsfs": ModuleType("gcsfs"), "gcsfs.core": plain}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    use_settings({PREFIX + "storage.retry": "20s", "fs.gs.auth.service.account.json.keyfile": str(file)})
+    file.write_text('{"private')
+    with pytest.raises(LogLocationError, match="Unterminated string"):
+        open_storage("gs://b/log")
+    file.write_text("{}")
+    open_storage("gs://b/log").create("x", b"1")
+    file.write_text('{"private')
+    later = threading.Timer(0.5, lambda: file.write_text("{}"))
+    later.start()
+    open_storage("gs://b/log").create("y", b"1")
+    later.join()
 
 
 def test_a_refusal_of_a_user_says_nothing_of_keys() -> None:
