@@ -91,10 +91,13 @@ _MEMORY_LOCK = threading.RLock()
 _Answer = TypeVar("_Answer")
 
 
-def open_storage(url: str, *, must_exist: bool = False) -> Storage:
+def open_storage(
+    url: str, *, must_exist: bool = False, confirm: Callable[[], object] = lambda: None
+) -> Storage:
     """The storage rooted at `url`: a path, `file:/x`, `file:///x`, `memory://x`, or another fsspec URL (s3a is s3).
 
     Creates nothing. With `must_exist`, a write does not make a root directory that is missing: `LogLocationError`.
+    On an object store or HDFS `confirm` is called before a request is repeated; its error ends the repetition.
     Raises `LogLocationError` if the protocol is unknown, its package missing, or the URL malformed.
     """
     protocol, separator, rest = url.partition(":")
@@ -105,7 +108,7 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
     if protocol == "file":
         return LocalStorage(url, _file_path(url, rest), must_exist=must_exist)
     if protocol in SCHEMES:
-        return open_hdfs(url)
+        return open_hdfs(url, confirm)
     # Hadoop also writes a URL without a host as scheme:/path, which fsspec takes for a local path.
     location = rest if rest.startswith("//") else f"//{rest}"
     known = _ALIASES.get(protocol, protocol)
@@ -124,7 +127,9 @@ def open_storage(url: str, *, must_exist: bool = False) -> Storage:
         return _renew_filesystem(url, f"{known}:{location}", known, failed)
 
     keys = KeySource(renew, lambda: name_given_keys(known, url))
-    return ObjectStorage(url, filesystem, root, exclusive=known in _EXCLUSIVE, marks=known == "s3", keys=keys)
+    return ObjectStorage(
+        url, filesystem, root, exclusive=known in _EXCLUSIVE, marks=known == "s3", keys=keys, confirm=confirm
+    )
 
 
 def same_place(one: str, other: str) -> bool:
@@ -479,7 +484,7 @@ class ObjectStorage(_FsspecStorage):
 
     `exclusive`: the store itself refuses to create an object twice. Without it the log is read-only. `marks`: a created
     object has a mark of its writer. Every error is an `OSError` that names the object. A request whose failure may pass
-    is repeated (`retries`). If the store refuses its `keys`, they are read again.
+    is repeated (`retries`), after a call of `confirm`. If the store refuses its `keys`, they are read again.
     """
 
     can_append = False
@@ -493,11 +498,13 @@ class ObjectStorage(_FsspecStorage):
         exclusive: bool,
         marks: bool = False,
         keys: KeySource | None = None,
+        confirm: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(url, filesystem, root)
         self._exclusive = exclusive
         self._marks = marks
         self._keys = keys
+        self._confirm = confirm
         self._bucket = _bucket_of(url)
         self._unread: LogLocationError | None = None
         self._end_retries()
@@ -608,7 +615,7 @@ class ObjectStorage(_FsspecStorage):
             return True
 
         with self._naming(path):
-            answer = repeat(action, passes, find_retry_s())
+            answer = repeat(action, passes, find_retry_s(), self._confirm)
         _good_keys.add(self._bucket)
         return answer
 

@@ -92,8 +92,11 @@ class _Again(OSError):
     """The hidden file has to be written anew, under another name."""
 
 
-def open_hdfs(url: str) -> HdfsStorage:
-    """The storage at a URL of `SCHEMES`; asks the name node nothing. `LogLocationError` if the URL has no meaning."""
+def open_hdfs(url: str, confirm: Callable[[], object] = lambda: None) -> HdfsStorage:
+    """The storage at a URL of `SCHEMES`; asks the name node nothing. `LogLocationError` if the URL has no meaning.
+
+    `confirm` is called before a call is repeated; its error ends the repetition.
+    """
     scheme, _, rest = url.partition(":")
     authority, _, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
     settings = find_hdfs()
@@ -102,7 +105,8 @@ def open_hdfs(url: str) -> HdfsStorage:
         authority = place.partition("/")[0] if default == scheme else ""
     client = _find_client(url, scheme, authority, settings)
     root = f"/{path.strip('/')}".rstrip("/")
-    return HdfsStorage(url, client, root, _find_place(scheme, authority, root, settings), _write_options(url, settings))
+    known = _find_place(scheme, authority, root, settings)
+    return HdfsStorage(url, client, root, known, _write_options(url, settings), confirm)
 
 
 def _find_place(scheme: str, authority: str, root: str, settings: Mapping[str, str]) -> tuple[str, str]:
@@ -224,7 +228,13 @@ class HdfsStorage:
     can_append = False
 
     def __init__(
-        self, url: str, client: HdfsClient, root: str, place: tuple[str, str], options: Mapping[str, int]
+        self,
+        url: str,
+        client: HdfsClient,
+        root: str,
+        place: tuple[str, str],
+        options: Mapping[str, int],
+        confirm: Callable[[], object] = lambda: None,
     ) -> None:
         """`place`: the cluster and the directory, in one spelling. `options`: for the files that it writes."""
         self.url = url
@@ -232,6 +242,7 @@ class HdfsStorage:
         self._root = root
         self._place = place
         self._options = options
+        self._confirm = confirm
         self._undropped: set[str] = set()
 
     @property
@@ -411,7 +422,7 @@ class HdfsStorage:
     def _repeat(self, path: str, action: Callable[[], _Answer]) -> _Answer:
         """Does the action, again and again while its failure may pass, for at most `cec.storage.retry`."""
         with self._naming(path):
-            return repeat(action, _may_pass, find_retry_s())
+            return repeat(action, _may_pass, find_retry_s(), self._confirm)
 
     @contextlib.contextmanager
     def _naming(self, path: str) -> Iterator[None]:

@@ -122,17 +122,23 @@ def may_pass(error: BaseException, *, conflicts: bool = False) -> bool:
 
 
 def pauses(total_s: float, clock: Callable[[], float] = time.monotonic) -> Iterator[float]:
-    """The seconds to wait before each further attempt. Ends before `total_s` have passed since the first."""
+    """The seconds to wait before each further attempt. Ends before `total_s` have passed since it began."""
     deadline, bound = clock() + total_s, _FIRST_S
     while clock() + (wait := bound * random.random()) < deadline:
         yield wait
         bound = min(2 * bound, _LONGEST_S)
 
 
-def repeat(action: Callable[[], _Answer], passes: Callable[[Exception], bool], total_s: float) -> _Answer:
+def repeat(
+    action: Callable[[], _Answer],
+    passes: Callable[[Exception], bool],
+    total_s: float,
+    confirm: Callable[[], object] = lambda: None,
+) -> _Answer:
     """Does the action, again and again while its failure may pass, as `passes` says, for at most `total_s`.
 
-    A `CecError` is an answer, and does not pass.
+    The time begins with the first failure. A `CecError` is an answer, and does not pass. `confirm` is called before
+    each further attempt, and ends the repetition with its error if what allowed the action holds no more.
     """
     waits = pauses(total_s)
     while True:
@@ -145,6 +151,7 @@ def repeat(action: Callable[[], _Answer], passes: Callable[[Exception], bool], t
             if wait is None:
                 raise
         time.sleep(wait)
+        confirm()
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

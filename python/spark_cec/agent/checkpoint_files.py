@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import partial
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.messages import (
@@ -16,6 +17,7 @@ from spark_cec.agent.messages import (
     ReadFileRequest,
 )
 from spark_cec.errors import AlreadyExists
+from spark_cec.log.storage import Storage
 
 
 class NewestEntries:
@@ -38,7 +40,8 @@ class NewestEntries:
 class CheckpointFileCalls:
     """The file manager's calls. Each is one request to the store.
 
-    `confirm_lease` raises `Fenced` if this process had the lease of a checkpoint and has lost it.
+    `confirm_lease` raises `Fenced` if this process had the lease of a checkpoint and has lost it. A change is confirmed
+    before each of its attempts: a request may be repeated for longer than a lease that is silent lasts.
     """
 
     def __init__(self, confirm_lease: Callable[[str], None], newest: NewestEntries) -> None:
@@ -47,8 +50,7 @@ class CheckpointFileCalls:
 
     def create(self, request: CreateFileRequest) -> Done:
         """Creates a file of a checkpoint, whole. Raises `AlreadyExists`, unless it may overwrite the file."""
-        self._confirm_lease(request.checkpoint)
-        storage, content = open_storage(request.checkpoint), base64.b64decode(request.content)
+        storage, content = self._open_confirmed(request.checkpoint), base64.b64decode(request.content)
         if request.overwrites:
             storage.replace(request.path, content)
         else:
@@ -76,5 +78,9 @@ class CheckpointFileCalls:
 
     def delete(self, request: DeleteFilesRequest) -> Done:
         """Deletes the files of a checkpoint that exist."""
-        open_storage(request.checkpoint).delete_all(request.paths)
+        self._open_confirmed(request.checkpoint).delete_all(request.paths)
         return Done()
+
+    def _open_confirmed(self, checkpoint: str) -> Storage:
+        self._confirm_lease(checkpoint)
+        return open_storage(checkpoint, confirm=partial(self._confirm_lease, checkpoint))

@@ -19,7 +19,7 @@ from spark_cec.adapters import hdfs_client, hdfs_storage
 from spark_cec.adapters.fsspec_storage import open_storage, same_place
 from spark_cec.adapters.hadoop_settings import use_settings
 from spark_cec.adapters.hdfs_client import HdfsClient
-from spark_cec.errors import LogLocationError, NoAnswer, mend_of
+from spark_cec.errors import Fenced, LogLocationError, NoAnswer, mend_of
 
 RETRY = "spark.sql.streaming.stateStore.cec.storage.retry"
 
@@ -267,6 +267,24 @@ def test_without_kerberos_the_agent_acts_for_the_user_of_spark(
     use_settings({"hadoop.security.authentication": authentication})
     open_storage("hdfs://host:9000/x")
     assert os.environ.get("HADOOP_USER_NAME") == user
+
+
+def test_a_call_is_repeated_only_if_its_caller_still_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(*_: object) -> None:
+        asked.append("the name node")
+        raise OSError("Connection refused (os error 111)")
+
+    def confirm() -> None:
+        asked.append("the lease")
+        if len(asked) > 3:
+            raise Fenced("another run has it")
+
+    monkeypatch.setattr(HdfsClient, "read", refuse)
+    with pytest.raises(Fenced, match="another run has it"):
+        open_storage("hdfs://host:9000/x", confirm=confirm).read("y")
+    assert asked == ["the name node", "the lease"] * 2
 
 
 def rpc(exception: str, said: str) -> RuntimeError:
