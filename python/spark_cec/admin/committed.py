@@ -20,7 +20,7 @@ from spark_cec.recovery.facts import is_fallback_done, read_stores
 from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProgress, is_under_protocol
 from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.rollback import pending_rollback
-from spark_cec.recovery.spark_logs import all_stores, committed_batch
+from spark_cec.recovery.spark_logs import all_stores, batch_not_run_again, find_strays, list_logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Committed:
     `replay`: the progress of a replay, if one runs. `checkpoint`: for a flow under a protocol, the batch to which its
     next start takes it back. `under_way`: the target batch of an unfinished rollback. `is_unwritten`: Spark committed
     the batch before all stores had written it (`WriteAt.ASYNC`). A run writes it, or the next start makes it again.
+    `strays`: the commits behind the newest planned batch, for which a start is refused.
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Committed:
     checkpoint: int | None = None
     under_way: int | None = None
     is_unwritten: bool = False
+    strays: tuple[int, ...] = ()
 
     @property
     def last(self) -> int:
@@ -61,7 +63,11 @@ def committed(place: Place) -> Committed | None:
     replay = read_progress(_own_storage(place.checkpoint), newest)
     pending = pending_rollback(_own_storage(place.checkpoint))
     back_to = pending.batch if pending is not None else None
-    return Committed(committed_batch(place.checkpoint), replay, _read_protocol_batch(place.checkpoint), back_to)
+    planned, done = list_logs(place.checkpoint)
+    return Committed(
+        batch_not_run_again(planned, done), replay, _read_protocol_batch(place.checkpoint), back_to,
+        strays=tuple(find_strays(planned, done)),
+    )  # fmt: skip
 
 
 def note_unwritten(place: Place, index: Index, done: Committed | None) -> Committed | None:

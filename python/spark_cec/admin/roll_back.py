@@ -38,7 +38,7 @@ from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import FALLBACK, REWIND, ROLLBACK, is_under_protocol, read_carried
 from spark_cec.recovery.replay_input import ReplayInput, read_replay_input
 from spark_cec.recovery.rollback import has_whole_batch, is_at_batch, pending_rollback, roll_back
-from spark_cec.recovery.spark_logs import committed_batch, planned_batches, stores_without_version
+from spark_cec.recovery.spark_logs import batch_before_strays, list_logs, planned_batches, stores_without_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def find_way_back(place: Place, batch: int, progress: ReadProgress) -> WayBack |
     pending = pending_rollback(own)
     catalog = open_catalog(place)
     catalog.refresh(asks_sizes=True)
-    index, committed = catalog.index, committed_batch(checkpoint)
+    index, committed = catalog.index, batch_before_strays(*list_logs(checkpoint))
     refuse_unfinished_rewind(REWIND.read(own), committed)
     refuse_later_history(read_latest(index, committed), cuts, committed, newest_generation(own))
     newest = _find_newest_batch(place, checkpoint, index)
@@ -172,10 +172,11 @@ def _refuse_unsuitable(place: Place) -> Storage:
 
 def _find_newest_batch(place: Place, checkpoint: Storage, index: Index) -> int:
     """The last batch in Spark's logs, the log or its output that counts."""
-    allows = _read_attempts(place, checkpoint, committed_batch(checkpoint)).allows_read
+    planned, committed = list_logs(checkpoint)
+    allows = _read_attempts(place, checkpoint, batch_before_strays(planned, committed)).allows_read
     heads = [newest_allowed(index, store, allows) for store in index.stores()]
     known = [head.meta.version - 1 for head in heads if head is not None]
-    return max([*known, *planned_batches(checkpoint), *manifest.batches(place.storage)], default=-1)
+    return max([*known, *planned, *committed, *manifest.batches(place.storage)], default=-1)
 
 
 def _require_plan(place: Place, checkpoint: Storage, index: Index, batch: int) -> RecoveryPlan:

@@ -42,6 +42,7 @@ from spark_cec.recovery.decide import (
     nothing_to_replay,
     refuse_log,
     refuse_provider,
+    refuse_stray_commits,
     refuse_under_protocol,
 )
 from spark_cec.recovery.facts import Places, read_start_facts
@@ -54,7 +55,7 @@ from spark_cec.recovery.query_runs import begin_run, has_begun_log, has_held, ho
 from spark_cec.recovery.replay_input import read_replay_input
 from spark_cec.recovery.rollback import refuse_during_rollback
 from spark_cec.recovery.sources import check_at_start, parse_sources
-from spark_cec.recovery.spark_logs import committed_batch
+from spark_cec.recovery.spark_logs import committed_batch, list_logs
 from spark_cec.recovery.start_messages import (
     StartMessage,
     describe_damage,
@@ -113,6 +114,7 @@ class StartCalls:
             refuse_under_protocol(query, settings.protocol.flow)
         refuse_migrated_query(own)
         refuse_during_rollback(own)
+        refuse_stray_commits(checkpoint, *list_logs(open_storage(checkpoint)))
         facts = _read_log_facts(checkpoint, own, settings, request.sink_path, query, request.committed_batch)
         refuse_log(facts)
         refuse_log_of_another(checkpoint, facts.home)

@@ -40,6 +40,7 @@ def state_json(state: LogState) -> dict[str, Any]:
         "committed_batch": done.batch if done else None,
         "replay": asdict(done.replay) if done and done.replay else None,
         "rollback": done.under_way if done else None,
+        "stray_commits": list(done.strays) if done else [],
         "needs_input": replay_input_json(state.replay_input) if state.replay_input else None,
         "recoveries": state.recoveries,
         "output_batches": state.output_batches,
@@ -111,6 +112,9 @@ def _header_lines(state: LogState) -> list[tuple[str, object]]:
     if done is not None and done.under_way is not None:
         rest = f"`cec rollback` with --to {done.under_way} does the rest"
         lines.append(("rollback", f"to batch {done.under_way}, not finished: {rest}"))
+    if done is not None and done.strays:
+        refused = "the next start is refused, and says how to go on"
+        lines.append(("commits", f"commits/{done.strays[-1]} is ahead of the offsets: {refused}"))
     if state.replay_input is not None:
         lines.append(("input", state.replay_input.describe(int(time.time() * 1000))))
     lines.append(("recoveries", state.recoveries))

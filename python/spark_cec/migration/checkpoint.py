@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_cec.errors import UnsuitableCheckpoint
 from spark_cec.migration.files import HadoopFiles
+from spark_cec.recovery.decide import refuse_stray_commits
 from spark_cec.recovery.spark_logs import batch_not_run_again
 from spark_cec.recovery.unfinished_copy import METADATA
 from spark_cec.settings import PROVIDER_KEY
@@ -49,9 +50,11 @@ class Found:
 
 def inspect_checkpoint(files: HadoopFiles) -> Found:
     """Inspects the checkpoint. `UnsuitableCheckpoint` if it has no state, or state that only one provider supports."""
-    planned, committed = batches(files, PLANNED), batches(files, COMMITTED)
+    committed = batches(files, COMMITTED)  # first, as a query plans a batch before it commits it
+    planned = batches(files, PLANNED)
     if not planned:
         raise no_checkpoint(files.root)
+    refuse_stray_commits(files.root, planned, committed)
     batch = batch_not_run_again(planned, committed)
     if batch not in committed or batch not in planned:
         raise UnsuitableCheckpoint(

@@ -16,6 +16,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import Cut
 from spark_cec.recovery.query_files import FALLBACK, Fallback
+from spark_cec.recovery.spark_logs import batch_before_strays, find_strays
 from spark_cec.settings import PROVIDER, PROVIDER_KEY, WriteAt
 
 HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -387,6 +388,22 @@ def refuse_later_history(latest: Iterable[CommitMeta], cuts: Iterable[Cut], comm
         raise UnsuitableCheckpoint(
             f"the log is ahead of the checkpoint: it {what}, but the checkpoint ends at batch {committed} and run "
             f"{newest_run}; restore both from one copy, or start a new checkpoint with a log of its own"
+        )
+
+
+def refuse_stray_commits(checkpoint: str, planned: Collection[int], committed: Collection[int]) -> None:
+    """Refuses a checkpoint whose commit log goes beyond its offset log, at a start or if it is carried elsewhere.
+
+    Spark would run the newest planned batch again, though it is committed, and fail at each start at a commit that is
+    there.
+    """
+    strays = find_strays(planned, committed)
+    if strays:
+        there = f"the newest batch in offsets is {max(planned)}" if planned else "offsets has none"
+        raise UnsuitableCheckpoint(
+            f"the commits of {checkpoint} are ahead of its offsets: commits/{strays[-1]} is there, but {there}. A run "
+            f"that was cut off wrote it late, or entries of offsets are gone. "
+            f"{way_back(checkpoint, batch_before_strays(planned, committed))}; or restore the checkpoint whole"
         )
 
 

@@ -18,7 +18,14 @@ from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
 from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
 from spark_cec.recovery.reach import Reach, name_finisher
-from spark_cec.recovery.spark_logs import committed_batch, files_of_later_batches, operator_files, planned_batches
+from spark_cec.recovery.spark_logs import (
+    committed_batch,
+    files_of_later_batches,
+    find_strays,
+    list_logs,
+    operator_files,
+    planned_batches,
+)
 
 _DELETIONS = 3
 
@@ -102,11 +109,13 @@ def read_reach(checkpoint: Storage, own: Storage, log: Storage) -> Reach:
 
 
 def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
-    """Whether the query has neither a plan nor output after `batch`.
+    """Whether the query has neither a plan, nor a commit, nor output after `batch`.
 
     A power loss can take the plan and leave the output.
     """
     if not committed_batch(checkpoint) == batch == max(planned_batches(checkpoint), default=-1):
+        return False
+    if find_strays(*list_logs(checkpoint)):
         return False
     return all(each <= batch for each in batches(log)) and not unreadable_entries(checkpoint, batch)
 

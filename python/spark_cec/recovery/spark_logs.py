@@ -28,8 +28,32 @@ def committed_batch(checkpoint: Storage) -> int:
 
     Reads the commits first. If the query plans a newer batch meanwhile, the batch before that one is committed.
     """
+    return batch_not_run_again(*list_logs(checkpoint))
+
+
+def list_logs(checkpoint: Storage) -> tuple[list[int], list[int]]:
+    """The batches in Spark's offset log, and those in its commit log, in any order.
+
+    Reads the commits first: a query that runs plans a batch before it commits it.
+    """
     committed = _list_batches(checkpoint, "commits")
-    return batch_not_run_again(planned_batches(checkpoint), committed)
+    return planned_batches(checkpoint), committed
+
+
+def find_strays(planned: Iterable[int], committed: Iterable[int]) -> list[int]:
+    """The commits of batches behind the newest planned one, ascending. Spark itself leaves none.
+
+    A run that has lost its lease may write one, if its request was under way; or entries of the offset log are gone.
+    """
+    newest = max(planned, default=-1)
+    return sorted(each for each in committed if each > newest)
+
+
+def batch_before_strays(planned: Iterable[int], committed: Iterable[int]) -> int:
+    """V as it would be without stray commits; -1 if there is none."""
+    known = list(planned)
+    newest = max(known, default=-1)
+    return batch_not_run_again(known, [each for each in committed if each <= newest])
 
 
 def batch_not_run_again(planned: Iterable[int], committed: Iterable[int]) -> int:

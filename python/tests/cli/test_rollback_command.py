@@ -224,6 +224,40 @@ def test_a_note_that_cannot_be_read_is_overtaken(query: Run, note: bytes) -> Non
     assert query.start()[0] == 5
 
 
+@pytest.mark.parametrize("late", [[LAST + 1], [LAST + 2], [LAST + 1, LAST + 3]])
+@pytest.mark.parametrize("lost", [0, 3], ids=["committed", "planned"])
+def test_a_commit_that_a_run_wrote_late_is_refused_by_name_and_removed(
+    late: list[int], lost: int, query: Run
+) -> None:
+    """As after a rollback by another machine, while the network of the run was cut off. Spark would run the batch
+    before it again, and fail at its commit, at each start.
+    """
+    stays = LAST - lost
+    for log, first in (("offsets", LAST + 1), ("commits", LAST)):
+        query.forget(log, *range(stays + 1 + (log == "offsets" and lost > 0), first + 1))
+    for batch in late:
+        query.write("commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
+    words = (
+        rf"commits of .* are ahead of its offsets: commits/{late[-1]} is there, but the newest batch in offsets is "
+        rf"{max(query.planned)}.* run `cec rollback .* --to {stays}`"
+    )
+    for _ in range(2):
+        with pytest.raises(Refused, match=words) as failed:
+            query.start()
+        assert failed.value.kind == "UnsuitableCheckpoint"
+    shown = run("inspect", query.path).stdout
+    assert f"commits/{late[-1]} is ahead of the offsets" in " ".join(shown.split())
+    assert answer(run("inspect", query.path, "--json"))["stray_commits"] == late
+    code, said, error = rollback(query, "--to", str(stays), "--yes")
+    assert code == 0, said + error
+    assert f"the end of batch {stays}, from batch {late[-1]}" in said
+    assert query.planned == list(range(stays + 1)) == query.output
+    assert sorted(int(each.name) for each in (query.place / "commits").iterdir() if each.name.isdigit())[-1] == stays
+    committed, found = query.start()
+    assert committed == stays and query.has_state_of(stays, found)
+    assert answer(run("inspect", query.path, "--json"))["stray_commits"] == []
+
+
 def test_people_are_asked(query: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = kept(query)
     for more in ((), ("--json",)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from spark_cec.errors import DamagedLog, UnsuitableCheckpoint, Unsupported
 from spark_cec.ids import StoreId
 from spark_cec.log.meta import CommitMeta
 from spark_cec.log.output_rollbacks import Cut
+from spark_cec.migration.checkpoint import inspect_checkpoint
 from spark_cec.recovery.decide import (
     LogFacts,
     OperatorDecision,
@@ -27,6 +29,7 @@ from spark_cec.recovery.decide import (
     plan_replay,
     refuse_log,
     refuse_provider,
+    refuse_stray_commits,
 )
 from spark_cec.recovery.query_files import Fallback
 from spark_cec.settings import PROVIDER, WriteAt
@@ -66,6 +69,33 @@ def test_a_start_replays_from_the_lowest_d() -> None:
 def test_the_note_of_a_fallback_goes_once_it_is_carried_out(batch: int, is_done: bool, forgets: bool) -> None:
     facts = replace(SOUND, fallback=Fallback(2, batch, 1), fallback_is_done=is_done)
     assert decide_start(facts).forgets_fallback is forgets
+
+
+@pytest.mark.parametrize(
+    ("planned", "committed", "says"),
+    [
+        ([3, 4], [3, 4, 6], "commits/6 is there, but the newest batch in offsets is 4.*rollback /c --to 4`; or"),
+        ([3, 4], [3, 5, 6], "commits/6 is there, but the newest batch in offsets is 4.*rollback /c --to 3`; or"),
+        ([], [0], "commits/0 is there, but offsets has none.* To begin anew"),
+        ([3, 4], [3, 4], ""),
+        ([3, 4, 5], [3, 4], ""),
+        ([], [], ""),
+    ],
+)
+def test_commits_behind_the_newest_plan_are_refused(planned: list[int], committed: list[int], says: str) -> None:
+    if not says:
+        refuse_stray_commits("/c", planned, committed)
+        return
+    with pytest.raises(UnsuitableCheckpoint, match=says):
+        refuse_stray_commits("/c", planned, committed)
+
+
+def test_a_checkpoint_with_such_a_commit_is_not_carried() -> None:
+    """The batch before it would come again in the copy."""
+    names = {"offsets": ["3", "4"], "commits": ["3", "4", "6"]}
+    stopped: Any = SimpleNamespace(root="file:/c", names=names.__getitem__)
+    with pytest.raises(UnsuitableCheckpoint, match="commits/6 is there"):
+        inspect_checkpoint(stopped)
 
 
 def test_a_copy_that_is_behind_its_log_is_not_sent_to_repair() -> None:
