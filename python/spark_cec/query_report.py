@@ -123,7 +123,7 @@ def report(checkpoint: str) -> Report:
         mode=str(query.get("mode", "unknown")),
         reason=str(query.get("reason", "no reason recorded")),
         settings=str(query.get("settings", "unknown")),
-        batches=read_history(place, catalog),
+        batches=read_history(place, catalog.index, state.committed),
         recoveries=read_recoveries(place, _RECOVERIES),
         damages=tuple(f"{each.kind.value}: {each.where}: {each.reason}" for each in state.findings),
     )

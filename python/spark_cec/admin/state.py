@@ -36,8 +36,8 @@ class StoreState:
     """One store at the last committed version, or at its newest version if the log lacks the committed one.
 
     `extent_bound` is Q in records and `replay_bound` U in input tuples, None if unknown or not fixed. `stored_bytes`
-    and `segments` count all of its commit frames, of every version. `lost`: the log has no commit of the committed
-    version.
+    and `segments` count all of its frames, of every version, flushes too. `lost`: the log has no commit of the
+    committed version.
     """
 
     meta: CommitMeta
@@ -114,7 +114,7 @@ def _read_store_state(
     # An attempt that Spark cannot have committed does not count.
     known = [entry for entry in index.commits(store, version, version) if allows(entry)]
     meta = completed(index, known[-1] if known else newest).meta
-    frames = index.commits(store, 0, ANY_VERSION)
+    frames = index.frames(store, 0, ANY_VERSION)
     # Under a recovery target the writer changes the bounds with its measurements.
     bounded = settings if settings and settings.recovery_target_ms is None else None
     return StoreState(

@@ -20,6 +20,7 @@ from spark_cec.agent.messages import (
     Reach,
     StoreAges,
 )
+from spark_cec.checkpoint.eventual import completed
 from spark_cec.errors import DamagedLog
 from spark_cec.log.scan import Corrupt
 from spark_cec.log.segment import list_segments
@@ -54,7 +55,7 @@ class LookCalls:
             log.catalog.refresh()
         index, version = log.catalog.index, batch + 1
         newest = {store: index.newest(store, version) for store in index.stores()}
-        heads = [attempts[-1].meta for attempts in newest.values() if attempts]
+        heads = [completed(index, attempts[-1]).meta for attempts in newest.values() if attempts]
         query = QUERY.read_if_sound(own)
         # Stores that write behind the batch may lack the newest version.
         is_written = bool(heads) and all(head.version == version for head in heads)

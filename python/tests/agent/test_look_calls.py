@@ -11,8 +11,9 @@ import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.ids import StoreId
+from spark_cec.log.meta import CommitFlags
 from tests.agent.support import WITH_STATE, Agent, Refused, window
-from tests.checkpoint.support import Tip
+from tests.checkpoint.support import Tip, record_table
 
 STORE = StoreId(0, 0)
 
@@ -141,6 +142,24 @@ def test_a_batch_that_is_not_written_yet_is_no_damage(agent: Agent) -> None:
         open_storage(agent.checkpoint).replace(f"{log}/2", b"v1\n{}\n-")
     found = agent.ask("look")
     assert found["batch"] == 2 and found["reach"] is None and found["damages"] == []
+
+
+def test_a_flush_counts(agent: Agent) -> None:
+    """After `cec flush` the operators have nothing dirty, as `cec inspect` says."""
+    tip = Tip()
+    for batch in range(3):  # the window of batch 0 is written once
+        tip, arguments = agent.append_arguments(STORE, tip, window(b"0", b"%d" % batch))
+        agent.write(arguments)
+        for log in ("offsets", "commits"):
+            open_storage(agent.checkpoint).replace(f"{log}/{batch}", b"v1\n{}\n-")
+    (dirty,) = agent.ask("look")["operators"]
+    _, records = tip.flushed()
+    known = {"dirty_windows": 0, "dirty_from": 3, "checked": 1, "inputs": 0, "live": [(3, 1)], "live_is_whole": True}
+    flags = arguments["flags"] | CommitFlags.FLUSH
+    agent.write({**arguments, **known, "flags": flags, "spool": agent.spool(record_table(False, records))})
+    (clean,) = agent.ask("look")["operators"]
+    assert dirty["dirty_windows"] == 1 and dirty["replay"] > 0
+    assert (clean["dirty_windows"], clean["replay"]) == (0, 0) and clean["open_windows"] == dirty["open_windows"]
 
 
 def test_a_query_that_is_no_flow_has_no_pipeline(agent: Agent) -> None:
