@@ -9,7 +9,7 @@ from spark_cec.admin.damage import Finding, error_finding
 from spark_cec.admin.find_log import Place
 from spark_cec.errors import DamagedLog
 from spark_cec.log.boundary import Boundary, read_boundary, still_holds
-from spark_cec.log.late import count_late, list_late
+from spark_cec.log.late import count_late
 from spark_cec.log.manifest import Manifest, load, readable_batches
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.readers import list_readers
@@ -71,8 +71,9 @@ def read_outputs(place: Place, last: int) -> Outputs:
 
 def _count_late(place: Place, findings: list[Finding]) -> Iterator[LateRows]:
     for reader in list_readers(place.storage):
-        if paths := list_late(place.storage, reader):
-            rows, damages = count_late(place.storage, paths)
+        found = count_late(place.storage, reader)
+        if found is not None:
+            rows, damages = found
             findings += map(error_finding, damages)
             yield LateRows(reader, rows)
 
