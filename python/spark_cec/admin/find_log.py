@@ -14,6 +14,7 @@ from spark_cec.log.borrowed import LOAN_FILE, show_borrowed
 from spark_cec.log.bundles import Bundles
 from spark_cec.log.home import LOG_FILE, absolute_home, read_log_id
 from spark_cec.log.meta import SegmentMeta, decode_meta
+from spark_cec.log.recent_objects import RecentObjects
 from spark_cec.log.scan import FoundFrame, scan
 from spark_cec.log.segment import list_segments
 from spark_cec.log.storage import Storage
@@ -67,8 +68,9 @@ class Place:
 
 
 def open_to_read(url: str) -> Storage:
-    """The storage at `url`, read-only. `LogLocationError` as `open_storage`."""
-    storage = ReadOnlyStorage(open_storage(url))
+    """The storage at `url`, read-only; bundles in large ranges. `LogLocationError` as `open_storage`."""
+    inner = open_storage(url)
+    storage = ReadOnlyStorage(inner if inner.can_append else RecentObjects(inner))
     return Bundles(show_borrowed(storage, open_storage) if storage.exists(LOAN_FILE) else storage)
 
 

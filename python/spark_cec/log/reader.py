@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from spark_cec.log.manifest import load_each, readable_batches, retired_before
 from spark_cec.log.record import decode_records, decode_table
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Torn, scan
 from spark_cec.log.segment import Location, list_segments, segment_path
-from spark_cec.log.storage import Storage, reads_at_once
+from spark_cec.log.storage import Storage, StoredFile, reads_at_once
 
 __all__ = [
     "Corrupt",
@@ -37,6 +37,8 @@ __all__ = [
 
 _GAP_BYTES = 128 << 10
 _RUN_BYTES = 32 << 20
+_ROUNDS = 4
+"""So many segments for each read that may be under way are asked for together, so that no log is too long for it."""
 
 
 def read_frame(storage: Storage, location: Location) -> Frame:
@@ -119,8 +121,7 @@ def verify(storage: Storage) -> VerifyReport:
 
     Leaves out files that a running query deletes meanwhile. It does not look whether all needed files are there.
     """
-    found = (_verify_segment(storage, file.name, file.size) for file in list_segments(storage))
-    sound = [each for each in found if each is not None]
+    sound = [each for each in _verify_segments(storage) if each is not None]
     damaged = [SegmentReport(each.segment, each.bytes_lost, 0, (each,)) for each in damaged_bundles(storage)]
     segments = (*sound, *damaged)
     batches, damaged_cuts = readable_batches(storage)
@@ -138,13 +139,28 @@ def verify(storage: Storage) -> VerifyReport:
     return VerifyReport(segments, tuple(files))
 
 
-def _verify_segment(storage: Storage, segment: str, size: int) -> SegmentReport | None:
+def _verify_segments(storage: Storage) -> Iterator[SegmentReport | None]:
+    """Reads the segments, in the order of the listing. Several objects at once: each read waits for its answer."""
+    files, most = list_segments(storage), reads_at_once(storage)
+    if storage.can_append or len(files) <= 1:
+        yield from (_verify_segment(storage, file) for file in files)
+        return
+    with ThreadPoolExecutor(min(most, len(files))) as pool:
+        for first in range(0, len(files), most * _ROUNDS):
+            yield from pool.map(partial(_verify_segment, storage), files[first : first + most * _ROUNDS])
+
+
+def _verify_segment(storage: Storage, file: StoredFile) -> SegmentReport | None:
+    frames, damages = 0, list[Damage]()
     try:
-        found = list(scan(storage, segment, size=size, headers_only=False))
+        for found in scan(storage, file.name, size=file.size, headers_only=False):
+            if isinstance(found, FoundFrame):
+                frames += 1
+            else:
+                damages.append(found)
     except FileNotFoundError:
         return None
-    damages = tuple(item for item in found if not isinstance(item, FoundFrame))
-    return SegmentReport(segment, size, len(found) - len(damages), damages)
+    return SegmentReport(file.name, file.size, frames, tuple(damages))
 
 
 def _group_reads(locations: Sequence[Location]) -> list[list[Location]]:

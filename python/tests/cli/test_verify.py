@@ -13,16 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.admin import find_log as find_log_module
 from spark_cec.admin.check import Verification, verify_log
 from spark_cec.admin.find_log import Place, find_log
 from spark_cec.admin.read_only import ReadOnlyStorage
+from spark_cec.ids import new_writer_id
+from spark_cec.log.bundles import Bundles
+from spark_cec.log.bundling import bundle_segments
 from spark_cec.log.frame import FrameKind
+from spark_cec.log.home import join_log
 from spark_cec.log.manifest import manifest_path
 from spark_cec.log.record import RecordKind, encode_records
-from spark_cec.log.segment import list_segments, segment_path
+from spark_cec.log.segment import SEGMENTS, list_segments, segment_path
 from spark_cec.log.storage import Listing, StoredFile
 from tests.cli.support import STORES, Checkpoint, answer, make_checkpoint, query_json, run, write_log
-from tests.log.support import SEGMENT, commit_meta, frame_bytes, make_writer, payload_of, records
+from tests.log.support import (
+    LOG_ID,
+    SEGMENT,
+    CannotAppend,
+    commit_meta,
+    frame_bytes,
+    make_writer,
+    payload_of,
+    records,
+)
 
 OTHER_WRITER = "0198c0ffee09-00112233445566ff"
 _roots = count()
@@ -303,3 +317,28 @@ def test_a_manifest_that_is_lost_is_found_by_the_gap(checkpoint: Checkpoint, bat
     result = run("verify", str(checkpoint.path), "--json")
     assert result.exit_code == 1
     assert f"the manifest of batch {batch} is missing" in result.stdout
+
+
+def test_the_segments_of_a_bundle_are_read_in_large_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for each of its small segments would wait for as many answers."""
+    home = open_storage(str(tmp_path))
+    join_log(home, LOG_ID)
+    writer = make_writer(home, segment_bytes=1)
+    for version in range(1, 41):
+        writer.append(FrameKind.COMMIT, commit_meta(version), payload_of(version))
+    writer.close()
+    names = [file.name for file in list_segments(home)]
+    view = Bundles(home)
+    assert bundle_segments(view, names, new_writer_id(1)) is not None
+    view.delete_files(names)
+    asked = list[str]()
+
+    class Counting(CannotAppend):
+        def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+            asked.append(path)
+            return super().read(path, offset, length)
+
+    monkeypatch.setattr(find_log_module, "open_storage", lambda url: Counting(open_storage(url)))
+    found = check(find_log(str(tmp_path)))
+    assert (len(found.segments), found.findings) == (len(names), ())
+    assert sum(path.startswith(f"{SEGMENTS}/") for path in asked) < 10

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
 
 from spark_cec.errors import DamagedLog, NewerFormat
+from spark_cec.log import reader
 from spark_cec.log.frame import Location, crc32c
 from spark_cec.log.reader import read_frame, read_many, verify
 from spark_cec.log.scan import Corrupt, Torn
-from spark_cec.log.segment import segment_path
-from spark_cec.log.storage import Storage
+from spark_cec.log.segment import SEGMENTS, segment_path
+from spark_cec.log.storage import Storage, reads_at_once
 from tests.log.support import (
     SEGMENT,
+    CannotAppend,
     Fault,
     FaultyStorage,
     append_commits,
@@ -143,3 +146,45 @@ def test_verify_reads_manifests_and_the_logs_own_file() -> None:
 
 def test_an_empty_home_verifies() -> None:
     assert verify(memory_storage()).clean
+
+
+class _Together(CannotAppend):
+    """Objects whose reads of segments wait until so many are under way; a read that waits alone fails."""
+
+    def __init__(self, inner: Storage, parties: int) -> None:
+        super().__init__(inner)
+        self._together = threading.Barrier(parties, timeout=5)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if path.startswith(f"{SEGMENTS}/"):
+            self._together.wait()
+        return super().read(path, offset, length)
+
+
+def test_objects_are_read_side_by_side_and_reported_in_order() -> None:
+    storage, locations = _log(1, versions=3 * reads_at_once(CannotAppend(memory_storage())))
+    broken = locations[7]
+    data = bytearray(storage.read(segment_path(broken.segment)))
+    data[broken.end - 6] ^= 1
+    put_segment(storage, bytes(data), broken.segment)
+    expected = verify(storage)
+    found = verify(_Together(storage, reads_at_once(CannotAppend(storage))))
+    assert found == expected and [each.segment for each in found.damages] == [broken.segment]
+    assert len(found.segments) == len(locations)
+
+
+def test_few_segments_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "reads_at_once", lambda _: 2)
+    storage, locations = _log(1, versions=40)
+    begun: list[str] = []
+
+    class Failing(CannotAppend):
+        def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+            if path.startswith(f"{SEGMENTS}/"):
+                begun.append(path)
+                raise OSError(f"{path}: no answer")
+            return super().read(path, offset, length)
+
+    with pytest.raises(OSError, match="no answer"):
+        verify(Failing(storage))
+    assert len(begun) < len(locations) / 2
