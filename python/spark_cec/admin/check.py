@@ -22,7 +22,7 @@ from spark_cec.ids import StoreId
 from spark_cec.log import manifest
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.index import Index
-from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan, verify
+from spark_cec.log.reader import FoundFrame, SegmentReport, Torn, VerifyReport, scan_whole, verify
 from spark_cec.log.segment import segment_path
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import Allows, newest_allowed
@@ -71,7 +71,7 @@ def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[
     Errors: `NewerFormat`.
     """
     storage = place.storage
-    report = _rescan_tails(storage, verify(storage))  # 1
+    report = _rescan_tails(storage, verify(storage, place.log_id))  # 1
     batches, _ = manifest.readable_batches(storage)  # 2
     done = committed(place)
     catalog = open_catalog(place)
@@ -123,7 +123,7 @@ def _rescan_tail(storage: Storage, report: SegmentReport) -> SegmentReport | Non
         size = storage.size(segment_path(report.segment))
         if size <= report.size:
             return report
-        again = list(scan(storage, report.segment, last.offset, size, headers_only=False))
+        again = [found for found, _ in scan_whole(storage, report.segment, last.offset, size)]
     except FileNotFoundError:
         return None
     damages = tuple(item for item in again if not isinstance(item, FoundFrame))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,12 +207,12 @@ def _read_sound_id(storage: Storage) -> str | None:
 
 
 def _find_id_in_segments(storage: Storage) -> str | None:
-    """The log id in the first readable segment."""
+    """The log id that most segments have: one of another log may be among them."""
+    found = Counter[str]()
     for file in list_segments(storage):
-        for found in scan(storage, file.name):
-            if isinstance(found, FoundFrame):
-                meta = decode_meta(found.header.kind, found.header.meta)
-                if isinstance(meta, SegmentMeta):
-                    return meta.log_id
-            break
-    return None
+        first = next(iter(scan(storage, file.name)), None)
+        if isinstance(first, FoundFrame):
+            with suppress(ValueError):  # its meta cannot be decoded
+                meta = decode_meta(first.header.kind, first.header.meta)
+                found.update([meta.log_id] if isinstance(meta, SegmentMeta) else [])
+    return max(found, key=found.__getitem__, default=None)

@@ -232,7 +232,7 @@ def repair(
             if confirm is not None:
                 confirm()
             with meter(storage) as progress:
-                report = repair_log(WatchedStorage(storage, progress.read), dry_run)
+                report = repair_log(WatchedStorage(storage, progress.read), dry_run, place.log_id)
             if not dry_run:
                 if fallback is not None and report.has_bundles:  # their segments are there again
                     fallback = plan_fallback(find_log(checkpoint))

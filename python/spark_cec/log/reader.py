@@ -14,6 +14,7 @@ from spark_cec.log.bundles import damaged_bundles
 from spark_cec.log.frame import Bad, CommitFlags, CommitMeta, Frame, NeedMore, Newer, parse_frame
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import load_each, readable_batches, retired_before
+from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
 from spark_cec.log.record import decode_records, decode_table
 from spark_cec.log.scan import Corrupt, Damage, FoundFrame, Scanned, Torn, scan
 from spark_cec.log.segment import Location, list_segments, segment_path
@@ -31,7 +32,7 @@ __all__ = [
     "payload_table",
     "read_frame",
     "read_many",
-    "scan",
+    "scan_whole",
     "verify",
 ]
 
@@ -90,12 +91,16 @@ def payload_table(frame: Frame) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """The result of a full read of one segment, or of a bundle whose head is damaged; `size` in bytes."""
+    """The result of a full read of one segment, or of a bundle whose head is damaged; `size` in bytes.
+
+    `other_log`: the log to which the segment belongs, if that is another one. Then the whole segment is the damage.
+    """
 
     segment: str
     size: int
     frames: int
     damages: tuple[Damage, ...]
+    other_log: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +121,13 @@ class VerifyReport:
         return not self.files and not any(isinstance(damage, Corrupt) for damage in self.damages)
 
 
-def verify(storage: Storage) -> VerifyReport:
+def verify(storage: Storage, log_id: str | None = None) -> VerifyReport:
     """Reads every byte of segments, cuts, manifests, the retirement note, and `log.json`. Errors: `NewerFormat`.
 
-    Leaves out files that a running query deletes meanwhile. It does not look whether all needed files are there.
+    With the id of the log, segments of another log are damage. Leaves out files that a running query deletes meanwhile.
+    It does not look whether all needed files are there.
     """
-    sound = [each for each in _verify_segments(storage) if each is not None]
+    sound = [each for each in _verify_segments(storage, log_id) if each is not None]
     damaged = [SegmentReport(each.segment, each.bytes_lost, 0, (each,)) for each in damaged_bundles(storage)]
     segments = (*sound, *damaged)
     batches, damaged_cuts = readable_batches(storage)
@@ -139,28 +145,46 @@ def verify(storage: Storage) -> VerifyReport:
     return VerifyReport(segments, tuple(files))
 
 
-def _verify_segments(storage: Storage) -> Iterator[SegmentReport | None]:
+def scan_whole(storage: Storage, segment: str, start: int, size: int) -> Iterator[tuple[Scanned, Meta | None]]:
+    """As `scan` of every byte, with the meta of each frame; a frame whose meta cannot be decoded is corrupt."""
+    for found in scan(storage, segment, start, size, headers_only=False):
+        meta = _decode_or_damage(segment, found) if isinstance(found, FoundFrame) else None
+        yield (meta, None) if isinstance(meta, Corrupt) else (found, meta)
+
+
+def _decode_or_damage(segment: str, frame: FoundFrame) -> Meta | Corrupt:
+    try:
+        return decode_meta(frame.header.kind, frame.header.meta)
+    except ValueError as error:
+        return Corrupt(segment, frame.location.offset, frame.location.length, str(error))
+
+
+def _verify_segments(storage: Storage, log_id: str | None) -> Iterator[SegmentReport | None]:
     """Reads the segments, in the order of the listing. Several objects at once: each read waits for its answer."""
     files, most = list_segments(storage), reads_at_once(storage)
     if storage.can_append or len(files) <= 1:
-        yield from (_verify_segment(storage, file) for file in files)
+        yield from (_verify_segment(storage, log_id, file) for file in files)
         return
     with ThreadPoolExecutor(min(most, len(files))) as pool:
         for first in range(0, len(files), most * _ROUNDS):
-            yield from pool.map(partial(_verify_segment, storage), files[first : first + most * _ROUNDS])
+            yield from pool.map(partial(_verify_segment, storage, log_id), files[first : first + most * _ROUNDS])
 
 
-def _verify_segment(storage: Storage, file: StoredFile) -> SegmentReport | None:
-    frames, damages = 0, list[Damage]()
+def _verify_segment(storage: Storage, log_id: str | None, file: StoredFile) -> SegmentReport | None:
+    frames, damages, other_log = 0, list[Damage](), None
     try:
-        for found in scan(storage, file.name, size=file.size, headers_only=False):
+        for found, meta in scan_whole(storage, file.name, 0, file.size):
             if isinstance(found, FoundFrame):
                 frames += 1
             else:
                 damages.append(found)
+            if isinstance(meta, SegmentMeta) and log_id not in (None, meta.log_id):
+                other_log = other_log or meta.log_id
     except FileNotFoundError:
         return None
-    return SegmentReport(file.name, file.size, frames, tuple(damages))
+    if other_log is not None:
+        damages = [Corrupt(file.name, 0, file.size, f"the segment belongs to log {other_log}")]
+    return SegmentReport(file.name, file.size, frames, tuple(damages), other_log)
 
 
 def _group_reads(locations: Sequence[Location]) -> list[list[Location]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
-from spark_cec.errors import AlreadyExists, TransientError
+from spark_cec.errors import AlreadyExists, TransientError, UnsuitableCheckpoint
 from spark_cec.ids import new_writer_id
 from spark_cec.log.bundles import encode_bundle
-from spark_cec.log.frame import Location
-from spark_cec.log.meta import SegmentMeta, decode_meta
+from spark_cec.log.frame import FrameKind, Location
+from spark_cec.log.meta import Meta, SegmentMeta, decode_meta
 from spark_cec.log.reader import SegmentReport, verify
 from spark_cec.log.scan import Damage, FoundFrame, scan_bytes
 from spark_cec.log.segment import SegmentName, bundle_name, is_bundle, segment_path
@@ -45,27 +47,45 @@ class RepairReport:
         return any(is_bundle(removed.damage.segment) for removed in self.removed)
 
 
-def repair(storage: Storage, dry_run: bool) -> RepairReport:
-    """Removes damaged bytes, torn tails included, from the segments. No query may write the log meanwhile.
+def repair(storage: Storage, dry_run: bool, log_id: str | None = None) -> RepairReport:
+    """Finds damaged bytes and removes them, or with `dry_run` finds them only. Errors as of the two steps."""
+    damaged = find_damaged(storage, log_id)
+    return plan_repair(damaged) if dry_run else remove_damage(storage, damaged)
+
+
+def find_damaged(storage: Storage, log_id: str | None = None) -> list[SegmentReport]:
+    """The segments with damage, torn tails included; reads every byte. With the id of the log, also those of others.
+
+    Errors: `NewerFormat`. `UnsuitableCheckpoint` if every segment belongs to another log: then the id is wrong.
+    """
+    reports = verify(storage, log_id).segments
+    others = [report.other_log for report in reports if report.other_log is not None]
+    if others and not any(report.frames and report.other_log is None for report in reports):
+        raise UnsuitableCheckpoint(
+            f"{storage.url}: this is log {log_id}, but every segment belongs to log {others[0]}: bring the segments of "
+            f"this log back; or, if log.json is of another log, delete log.json, and repair again"
+        )
+    return [report for report in reports if report.damages]
+
+
+def plan_repair(damaged: Sequence[SegmentReport]) -> RepairReport:
+    """The bytes that `remove_damage` would remove."""
+    return RepairReport(True, tuple(Removed(each, _broken_path(each)) for report in damaged for each in report.damages))
+
+
+def remove_damage(storage: Storage, damaged: Sequence[SegmentReport]) -> RepairReport:
+    """Removes damaged bytes from the segments. No query may write the log meanwhile.
 
     For each segment with damage:
 
-    1. Copy each damaged range to `broken/<segment>-<offset>`.
+    1. Copy each damaged range to `broken/<segment>-<offset>`; of a segment of another log all bytes.
     2. Replace the segment, atomically, by its sound bytes. Of a bundle whose head is damaged, make another one of the
        segments that can be found in it, and delete the bundle.
 
     A crash in between leaves the segment unchanged. Sound segments are not touched. Indexes notice, and fill anew.
-    Errors: `NewerFormat`, before any write; `TransientError` if a segment grew meanwhile.
+    Errors: `TransientError` if a segment grew meanwhile.
     """
-    removed: list[Removed] = []
-    for report in verify(storage).segments:
-        if report.damages:
-            removed += _plan_removal(report) if dry_run else _repair_segment(storage, report)
-    return RepairReport(dry_run, tuple(removed))
-
-
-def _plan_removal(report: SegmentReport) -> list[Removed]:
-    return [Removed(damage, _broken_path(damage)) for damage in report.damages]
+    return RepairReport(False, tuple(each for report in damaged for each in _repair_segment(storage, report)))
 
 
 def _repair_segment(storage: Storage, report: SegmentReport) -> list[Removed]:
@@ -93,10 +113,10 @@ def _bundle_anew(storage: Storage, bundle: str, data: bytes) -> None:
     found: dict[str, list[Location]] = {}
     frames: list[Location] | None = None
     for item in scan_bytes(bundle, data):
-        if not isinstance(item, FoundFrame):
+        meta = _decode(item) if isinstance(item, FoundFrame) else None
+        if not isinstance(item, FoundFrame) or (meta is None and item.header.kind is FrameKind.SEGMENT):
             frames = None
             continue
-        meta = decode_meta(item.header.kind, item.header.meta)
         if isinstance(meta, SegmentMeta):
             frames = found.setdefault(str(SegmentName(meta.writer_id, meta.seq)), [])
         if frames is not None:
@@ -106,6 +126,13 @@ def _bundle_anew(storage: Storage, bundle: str, data: bytes) -> None:
         anew = bundle_name(new_writer_id(int(time.time() * 1000)))
         storage.create(segment_path(anew), encode_bundle(segments))
     storage.delete(segment_path(bundle))
+
+
+def _decode(frame: FoundFrame) -> Meta | None:
+    """The meta of a frame; None if it cannot be decoded. The next repair takes such a frame out of its segment."""
+    with suppress(ValueError):
+        return decode_meta(frame.header.kind, frame.header.meta)
+    return None
 
 
 def _remove_damage(data: memoryview, report: SegmentReport) -> bytes:

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.ids import new_writer_id
 from spark_cec.log.bundles import encode_bundle
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.frame import PRELUDE_LENGTH, FrameKind
+from spark_cec.log.frame import PRELUDE_LENGTH, FrameKind, encode_frame
+from spark_cec.log.home import join_log
 from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import RETIRED, load, manifest_path
 from spark_cec.log.output_rollbacks import cut_path
-from spark_cec.log.segment import bundle_name, segment_path
+from spark_cec.log.segment import SegmentName, bundle_name, encode_segment_frame, segment_path
 from spark_cec.recovery.query_files import FALLBACK
 from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
-from tests.log.support import LOG_ID, commit_meta, make_writer, payload_of
+from tests.log.support import LOG_ID, commit_meta, frame_bytes, make_writer, payload_of
 
 
 def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -> None:
@@ -304,3 +306,90 @@ def test_a_query_that_runs_is_not_repaired(checkpoint: Checkpoint) -> None:
     left = files(checkpoint.path)
     left.pop("cec/lock")
     assert left == before
+
+
+def add_stranger(checkpoint: Checkpoint, log_id: str = "ab" * 16) -> tuple[Path, bytes]:
+    """A segment of another log, as a copy into the wrong directory leaves it: its path and its bytes."""
+    name = SegmentName(new_writer_id(1_800_000_000_000), 0)
+    frames = [frame_bytes(commit_meta(5, store=STORES[0]), payload_of(5))]
+    data = b"".join([*map(bytes, encode_segment_frame(log_id, name, 5)), *frames])
+    place = checkpoint.home / segment_path(str(name))
+    place.write_bytes(data)
+    return place, data
+
+
+def test_a_segment_of_another_log_is_taken_out_whole(checkpoint: Checkpoint) -> None:
+    undisturbed = answer(run("verify", str(checkpoint.path), "--json"))["stores"]
+    place, data = add_stranger(checkpoint)
+    own = checkpoint.home / segment_path(sorted({*(checkpoint.home / "segments").iterdir()} - {place})[0].name)
+    before = own.read_bytes()
+    for command in ("verify", "inspect"):
+        (named,) = answer(run(command, str(checkpoint.path), "--json"))["damages"]
+        assert (named["where"], named["offset"], named["bytes_lost"]) == (place.name, 0, len(data))
+    dry = run("repair", str(checkpoint.path), "--dry-run", "--json")
+    assert (dry.exit_code, place.read_bytes()) == (1, data)
+    done = run("repair", str(checkpoint.path), "--json")
+    assert (done.exit_code, answer(done)) == (0, {**answer(dry), "dry_run": False})
+    (removed,) = answer(done)["removed"]
+    assert removed["reason"] == f"the segment belongs to log {'ab' * 16}"
+    assert (checkpoint.home / removed["kept_as"]).read_bytes() == data
+    assert own.read_bytes() == before
+    for command in ("verify", "inspect"):
+        result = run(command, str(checkpoint.path), "--json")
+        assert (result.exit_code, answer(result)["damages"]) == (0, [])
+    assert answer(run("verify", str(checkpoint.path), "--json"))["stores"] == undisturbed
+    assert "nothing to repair" in run("repair", str(checkpoint.path)).stdout
+
+
+def test_a_log_of_which_every_segment_belongs_to_another_one_stays_as_it_is(tmp_path: Path) -> None:
+    """Then its `log.json` is the stranger: nothing may take a whole log out."""
+    checkpoint = make_checkpoint(tmp_path / "checkpoint")
+    home = shutil.copytree(checkpoint.home, tmp_path / "log")
+    (home / "log.json").unlink()
+    join_log(open_storage(str(home)), "ab" * 16)
+    before = files(home)
+    for arguments in (("--dry-run",), ()):
+        result = run("repair", str(home), *arguments)
+        assert result.exit_code == 2 and f"every segment belongs to log {LOG_ID}" in result.stderr, result.output
+    left = files(home)
+    left.pop("lock", None)
+    assert left == before
+    (home / "log.json").unlink()
+    assert run("repair", str(home)).exit_code == 0
+    assert run("verify", str(home)).exit_code == 0
+
+
+def test_a_stranger_does_not_give_a_log_its_id(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Without `log.json` the segments tell, and the first one may be the stranger."""
+    append_commits(checkpoint, 5)
+    place, data = add_stranger(checkpoint)
+    first = place.with_name(str(SegmentName("0000c0ffee00-00112233445566ff", 0)))
+    place.rename(first)
+    home = shutil.copytree(checkpoint.home, tmp_path / "log")
+    (home / "log.json").unlink()
+    result = run("repair", str(home))
+    assert result.exit_code == 0 and f"log.json was written anew, with the id {LOG_ID}" in result.stdout
+    assert (home / "broken" / f"{first.name}-0").read_bytes() == data
+    assert run("verify", str(home)).exit_code == 0
+
+
+def test_a_frame_whose_meta_cannot_be_decoded_is_a_lost_frame(checkpoint: Checkpoint) -> None:
+    """Its checksums are right. A start, `cec inspect` and `cec verify` cannot read it, so `cec repair` takes it out."""
+    catalog = Catalog(checkpoint.storage, MemoryIndex(LOG_ID))
+    catalog.refresh()
+    (entry,) = catalog.index.commits(STORES[1], 4, 4)
+    at, whole = entry.location, checkpoint.segment.read_bytes()
+    short = b"".join(map(bytes, encode_frame(FrameKind.COMMIT, entry.meta.encode()[:9], payload_of(4))))
+    checkpoint.segment.write_bytes(whole[: at.offset] + short + whole[at.end :])
+    where = (checkpoint.segment.name, at.offset)
+    for command in ("verify", "inspect"):
+        damages = answer(run(command, str(checkpoint.path), "--json"))["damages"]
+        assert where in [(each["where"], each["offset"]) for each in damages]
+    dry = answer(run("repair", str(checkpoint.path), "--dry-run", "--json"))
+    done = run("repair", str(checkpoint.path), "--json")
+    assert (done.exit_code, answer(done)) == (0, {**dry, "dry_run": False})
+    assert [(each["offset"], each["bytes_lost"]) for each in dry["removed"]] == [(at.offset, len(short))]
+    assert [(each["operator"], each["partition"]) for each in dry["lost"]] == [(0, 1)]
+    assert dry["fallback"]["version"] == 3
+    assert checkpoint.segment.read_bytes() == whole[: at.offset] + whole[at.end :]
+    assert {e["kind"] for e in answer(run("verify", str(checkpoint.path), "--json"))["damages"]} == {"lost"}

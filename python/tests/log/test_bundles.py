@@ -25,6 +25,7 @@ from spark_cec.log.bundling import (
 )
 from spark_cec.log.catalog import Catalog
 from spark_cec.log.delegating_storage import DelegatingStorage
+from spark_cec.log.frame import FrameKind, encode_frame
 from spark_cec.log.home import join_log, read_log_id, restore_log
 from spark_cec.log.index import Covered, MemoryIndex
 from spark_cec.log.reader import read_many, verify
@@ -44,6 +45,7 @@ from tests.log.support import (
     frame_bytes,
     memory_storage,
     payload_of,
+    put_segment,
     segment_bytes,
 )
 
@@ -540,3 +542,22 @@ def test_the_time_counts_from_the_first_listing_of_a_bundle() -> None:
         storage.delete_files([_name(0), _name(1)])
     storage.list(SEGMENTS)
     assert not storage.duplicates and _names(storage) == [_name(0), _name(1), _name(2)]
+
+
+def test_a_meta_that_cannot_be_decoded_hides_no_segment_of_a_damaged_bundle() -> None:
+    """The first repair takes the segments out of the bundle, the second one the frame out of its segment."""
+    raw = _log(4)
+    short = b"".join(map(bytes, encode_frame(FrameKind.COMMIT, commit_meta(9).encode()[:9], b"")))
+    put_segment(raw, _segment(1) + short + frame_bytes(commit_meta(7), payload_of(7)), _name(1))
+    bundle = bundle_name(new_writer_id(1))
+    segments = {_name(seq): raw.read(segment_path(_name(seq))) for seq in range(4)}
+    raw.delete_all([segment_path(name) for name in segments])
+    raw.create(segment_path(bundle), b"x" + encode_bundle(segments)[1:])
+    storage = Bundles(raw)
+    repair(storage, dry_run=False)
+    (removed,) = repair(storage, dry_run=False).removed
+    assert (removed.damage.segment, removed.damage.bytes_lost) == (_name(1), len(short))
+    assert verify(storage).clean and _names(storage) == [_name(seq) for seq in range(4)]
+    found = Catalog(storage, MemoryIndex(LOG_ID))
+    found.refresh()
+    assert [each.meta.version for each in found.index.commits(STORE, 0, 9)] == [1, 2, 3, 4, 7]
