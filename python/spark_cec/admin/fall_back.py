@@ -123,6 +123,18 @@ def keep_runs_out(place: Place) -> Iterator[Callable[[], None]]:
         leases.close()
 
 
+def has_lock(place: Place) -> bool:
+    """Whether a run of the query takes a lease, which keeps a command out. One without state here takes none.
+
+    If `query.json` is not known, the log tells: one with state has stores.
+    """
+    if place.query is not None:
+        return place.is_ours
+    catalog = open_catalog(place)
+    catalog.refresh(asks_sizes=True)
+    return bool(catalog.index.stores())
+
+
 def _own_url(checkpoint: Storage) -> str:
     return f"{checkpoint.url.rstrip('/')}/{OWN_DIRECTORY}"
 

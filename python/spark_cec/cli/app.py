@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spark_cec.cli import migrate_commands, rollback_command
+from spark_cec.cli import migrate_commands, repair_command, rollback_command
 from spark_cec.cli.failures import ExitCode, explain_errors
 from spark_cec.cli.options import AsJson, Checkpoint
 from spark_cec.cli.subcommands import HANDED_OVER, HELP_OPTIONS, add_commands, hand_over
@@ -67,28 +66,6 @@ Examples:
   cec verify /checkpoints/clicks --json | jq '.damages'
 
 {_EXIT_CODES}"""
-
-_REPAIR = """Take damaged bytes out of the log. Stop the query first.
-
-Damaged ranges, torn ends included, are copied to broken/ under the log's home, then each damaged segment is replaced by
-its sound bytes. Sound segments are not touched.
-
-Where a store cannot be rebuilt any more, it says so, and has the next start of the query begin from the newest version
-that the log still has of all stores: a longer replay, whose cost it says, brings back what is lost. It needs the input
-of those batches, and Spark's offset log of them. A query that runs is refused.
-
-\b
-Examples:
-  cec repair /checkpoints/clicks --dry-run
-  cec repair /checkpoints/clicks
-
-\b
-Exit codes:
-  0  nothing to repair, or repaired
-  1  --dry-run: there is something to repair; else: something is lost that nothing here brings back: a store of which
-     the log has no version to begin from, or rows of the sink's output
-  2  wrong usage, or the log cannot be read or written
-"""
 
 _FLUSH = """Have a running query write what is dirty, so that a recovery from here replays nothing.
 
@@ -204,56 +181,7 @@ def verify(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
         _exit(bool(result.findings))
 
 
-@app.command(help=_REPAIR, short_help="Take damaged bytes out, and keep them aside. Stop the query first.")
-def repair(
-    checkpoint: Checkpoint,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken out.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Removes damaged bytes from the log, and records a fallback if a store is lost."""
-    with explain_errors("repair", checkpoint, "read" if dry_run else "read and write"):
-        from spark_cec.adapters.fsspec_storage import open_storage
-        from spark_cec.admin.check import find_lost_output
-        from spark_cec.admin.fall_back import keep_runs_out, plan_fallback, record_fallback, replay_due
-        from spark_cec.admin.find_log import find_log
-        from spark_cec.admin.read_only import WatchedStorage
-        from spark_cec.cli.progress import meter
-        from spark_cec.cli.show import console, print_json
-        from spark_cec.cli.show_repair import print_fallback, print_lost_output, print_repair, repair_json
-        from spark_cec.log.bundles import Bundles
-        from spark_cec.log.home import restore_log
-        from spark_cec.log.manifest import damaged_retirement, restore_retirement
-        from spark_cec.log.repair import repair as repair_log
-
-        place = find_log(checkpoint)
-        storage = place.storage if dry_run else Bundles(open_storage(place.home))
-        with nullcontext() if dry_run else keep_runs_out(place) as confirm:
-            fallback = plan_fallback(place)
-            if confirm is not None:
-                confirm()
-            with meter(storage) as progress:
-                report = repair_log(WatchedStorage(storage, progress.read), dry_run, place.log_id)
-            if not dry_run:
-                if fallback is not None and report.has_bundles:  # their segments are there again
-                    fallback = plan_fallback(find_log(checkpoint))
-                record_fallback(place, fallback)
-            due = replay_due(place) if report.removed and fallback is None else None
-            if place.damage is not None and not dry_run:
-                restore_log(storage, place.log_id)
-            kept_from = damaged_retirement(storage)
-            if kept_from is not None and not dry_run:
-                restore_retirement(storage, kept_from)
-            lost = find_lost_output(place)
-        if as_json:
-            print_json(repair_json(place, report, fallback, due, lost, kept_from))
-        else:
-            whole = fallback is None and not lost and kept_from is None and place.damage is None
-            print_repair(console(), place, report, whole=whole, due=due, kept_from=kept_from)
-            if fallback is not None:
-                print_fallback(console(), fallback, dry_run=dry_run)
-            print_lost_output(console(), lost)
-        beyond = bool(lost) or (fallback is not None and fallback.cost is None)
-        _exit(beyond or (dry_run and bool(report.removed or fallback or place.damage or kept_from is not None)))
+repair_command.register(app)
 
 
 @app.command(help=_FLUSH, short_help="Have a running query write what is dirty.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_cec.cli.failures import ExitCode, explain_errors
-from spark_cec.cli.options import AsJson, Checkpoint
+from spark_cec.cli.options import AsJson, Checkpoint, can_ask
 
 _ROLLBACK = """Take a query back to the end of an earlier batch: its state, its place in its sources, and its output.
 
@@ -58,7 +58,7 @@ def rollback(
         from spark_cec.cli.show_rollback import print_done, print_way_back, rollback_json
 
         asks = not (dry_run or yes)
-        if asks and (as_json or not _can_ask()):
+        if asks and (as_json or not can_ask()):
             raise typer.BadParameter("nobody can be asked here: give --yes, or --dry-run", param_hint="--yes")
         place = find_log(checkpoint)
         generation = None
@@ -82,10 +82,6 @@ def rollback(
         sys.stdout.flush()
         refused = way is not None and not dry_run and generation is None
         raise typer.Exit(ExitCode.UNREADABLE if refused else ExitCode.OK)
-
-
-def _can_ask() -> bool:
-    return sys.stdin.isatty()
 
 
 def _is_confirmed() -> bool:

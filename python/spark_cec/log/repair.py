@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
+from typing import IO
 
 from spark_cec.errors import AlreadyExists, TransientError, UnsuitableCheckpoint
 from spark_cec.ids import new_writer_id
@@ -96,12 +99,35 @@ def _repair_segment(storage: Storage, report: SegmentReport) -> list[Removed]:
         for damage in report.damages
     ]
     if storage.size(path) != report.size:
-        raise TransientError(f"segment {report.segment} grew while it was repaired: stop the query, then repair again")
+        raise _make_growth_error(report)
     if is_bundle(report.segment):
         _bundle_anew(storage, report.segment, bytes(data))
     else:
-        storage.replace(path, _remove_damage(data, report))
+        _replace_segment(storage, report, _remove_damage(data, report))
     return removed
+
+
+def _replace_segment(storage: Storage, report: SegmentReport, sound: bytes) -> None:
+    """Replaces the segment by its sound bytes, unless it grows meanwhile: then it is as it was, and `TransientError`.
+
+    A writer that appends later sees that its file has no name any more, and appends the frame to another one. So the
+    replaced file has every frame that was acknowledged.
+    """
+    path = segment_path(report.segment)
+    place = storage.local_path(path)
+    with ExitStack() as opened:
+        replaced: IO[bytes] | None = None
+        if place is not None:
+            with suppress(FileNotFoundError):  # a bundle has it
+                replaced = opened.enter_context(Path(place).open("rb"))
+        storage.replace(path, sound)
+        if replaced is not None and os.fstat(replaced.fileno()).st_size != report.size:
+            storage.replace(path, replaced.read())
+            raise _make_growth_error(report)
+
+
+def _make_growth_error(report: SegmentReport) -> TransientError:
+    return TransientError(f"segment {report.segment} grew while it was repaired: stop the query, then repair again")
 
 
 def _bundle_anew(storage: Storage, bundle: str, data: bytes) -> None:

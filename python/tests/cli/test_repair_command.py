@@ -8,20 +8,24 @@ import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.cli import repair_command
+from spark_cec.cli.app import app
 from spark_cec.ids import new_writer_id
 from spark_cec.log.bundles import encode_bundle
 from spark_cec.log.catalog import Catalog
-from spark_cec.log.frame import PRELUDE_LENGTH, FrameKind, encode_frame
+from spark_cec.log.frame import PRELUDE_LENGTH, Buffer, FrameKind, Location, encode_frame
 from spark_cec.log.home import join_log
 from spark_cec.log.index import MemoryIndex
-from spark_cec.log.manifest import RETIRED, load, manifest_path
+from spark_cec.log.manifest import RETIRED, Manifest, load, manifest_path, publish
 from spark_cec.log.output_rollbacks import cut_path
 from spark_cec.log.segment import SegmentName, bundle_name, encode_segment_frame, segment_path
 from spark_cec.recovery.query_files import FALLBACK
-from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, run
-from tests.log.support import LOG_ID, commit_meta, frame_bytes, make_writer, payload_of
+from tests.cli.support import STORES, Checkpoint, answer, files, make_checkpoint, query_json, run
+from tests.log.support import LOG_ID, commit_meta, frame_bytes, make_writer, output_meta, payload_of
 
 
 def test_a_dry_run_announces_what_the_repair_then_does(checkpoint: Checkpoint) -> None:
@@ -393,3 +397,107 @@ def test_a_frame_whose_meta_cannot_be_decoded_is_a_lost_frame(checkpoint: Checkp
     assert dry["fallback"]["version"] == 3
     assert checkpoint.segment.read_bytes() == whole[: at.offset] + whole[at.end :]
     assert {e["kind"] for e in answer(run("verify", str(checkpoint.path), "--json"))["damages"]} == {"lost"}
+
+
+def without_lock(checkpoint: Checkpoint, kind: str) -> Path:
+    """The place of a log whose query takes no lease: by its checkpoint, or by its home alone."""
+    if kind == "no state":
+        home = f"file:{checkpoint.home}"
+        changed = query_json(home, provider=False, mode="stateless", reason="it has no state")
+        (checkpoint.path / "cec" / "query.json").write_text(changed)
+        return checkpoint.path
+    alone = checkpoint.path.with_name("log")
+    storage = open_storage(str(alone))
+    join_log(storage, LOG_ID)
+    writer = make_writer(storage)
+    frame = output_meta(1, batch=0)
+    writer.append(FrameKind.OUTPUT, frame, payload_of(1))
+    writer.close()
+    publish(storage, Manifest(0, (frame.frame_id.hex(),), 3, "{}", False, 1, 1_000))
+    return alone
+
+
+def tear(place: Path) -> Path:
+    """Adds a torn end to the only segment."""
+    (segment,) = place.rglob("segments/*")
+    segment.write_bytes(segment.read_bytes() + b"torn")
+    return segment
+
+
+@pytest.mark.parametrize("kind", ["no state", "home alone"])
+def test_a_query_without_a_lock_must_be_known_to_be_stopped(checkpoint: Checkpoint, kind: str) -> None:
+    """Nothing here tells whether it runs, and a row that it appends meanwhile must not go."""
+    place = without_lock(checkpoint, kind)
+    assert run("repair", str(place)).exit_code == 0, "there is nothing to do, and nothing to ask"
+    segment = tear(place)
+    before = segment.read_bytes()
+    for arguments in ((), ("--json",)):
+        refused = run("repair", str(place), *arguments)
+        assert (refused.exit_code, segment.read_bytes()) == (2, before)
+        assert "takes no lock" in refused.stderr and "--yes" in refused.stderr
+    dry = run("repair", str(place), "--dry-run", "--json")
+    assert (dry.exit_code, segment.read_bytes()) == (1, before)
+    done = run("repair", str(place), "--yes", "--json")
+    assert (done.exit_code, answer(done)) == (0, {**answer(dry), "dry_run": False})
+    assert run("verify", str(place)).exit_code == 0
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_somebody_at_a_terminal_is_asked(
+    checkpoint: Checkpoint, is_stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = without_lock(checkpoint, "no state")
+    segment = tear(place)
+    before = segment.read_bytes()
+    monkeypatch.setattr(repair_command, "can_ask", lambda: True)
+    done = CliRunner().invoke(app, ["repair", str(place)], input="y\n" if is_stopped else "n\n")
+    assert "nothing here tells whether the query runs" in done.output
+    assert done.exit_code == (0 if is_stopped else 2)
+    assert segment.read_bytes() == (before[: -len("torn")] if is_stopped else before)
+    assert ("nothing was changed" in done.output) is not is_stopped
+
+
+def test_a_row_that_a_running_query_appends_meanwhile_stays(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task appends to the segment that is replaced, after the last look at its size, and gets its acknowledgement."""
+    home = checkpoint.path.with_name("log")
+    storage = open_storage(str(home))
+    join_log(storage, LOG_ID)
+    writer = make_writer(storage)
+
+    def write(batch: int) -> Location:
+        frame = output_meta(batch + 1, batch=batch)
+        location = writer.append(FrameKind.OUTPUT, frame, payload_of(batch)).location
+        publish(storage, Manifest(batch, (frame.frame_id.hex(),), 3, "{}", False, 1, 1_000 + batch))
+        return location
+
+    damaged = [write(batch) for batch in range(3)][1]
+    segment = home / segment_path(damaged.segment)
+    data = bytearray(segment.read_bytes())
+    data[damaged.end - 6] ^= 1
+    with segment.open("r+b") as file:
+        file.write(data)
+    write_beside = LocalStorage._write_beside
+
+    def write_slowly(self: LocalStorage, target: Path, content: Buffer) -> Path:
+        beside = write_beside(self, target, content)
+        if target == segment:
+            monkeypatch.undo()
+            write(3)
+        return beside
+
+    monkeypatch.setattr(LocalStorage, "_write_beside", write_slowly)
+    result = run("repair", str(home), "--yes")
+    assert result.exit_code == 2 and "stop the query, then repair again" in result.stderr
+    write(4)
+    again = run("repair", str(home), "--yes", "--json")
+    assert [each["where"] for each in answer(again)["lost_output"]] == [manifest_path(1)]
+
+
+def test_a_flush_of_a_query_without_state_does_not_say_that_it_is_stopped(checkpoint: Checkpoint) -> None:
+    """It takes no lock, so that nothing tells. Nothing is ever dirty, whether it runs or not."""
+    result = run("flush", str(without_lock(checkpoint, "no state")))
+    assert (result.exit_code, result.stdout) == (
+        0, "all is written up to batch 3, because each batch of this query writes all that it changes\n"
+    )  # fmt: skip

@@ -263,7 +263,7 @@ def test_people_are_asked(query: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for more in ((), ("--json",)):
         code, _, error = rollback(query, "--to", "5", *more)
         assert code == 2 and "nobody can be asked here: give --yes, or --dry-run" in error
-    monkeypatch.setattr(rollback_command, "_can_ask", lambda: True)
+    monkeypatch.setattr(rollback_command, "can_ask", lambda: True)
     for told, left in (("n\n", LAST), ("", LAST), ("y\n", 5)):
         result = CliRunner().invoke(app, ["rollback", query.path, "--to", "5"], input=told)
         assert "Go back? [y/N]" in result.stderr and "Go back" not in result.stdout
