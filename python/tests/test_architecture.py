@@ -38,7 +38,8 @@ FLOORS: Floors = (
     (
         *("log.scan", "log.home", "log.writer", "log.reader", "log.readers", "log.repair", "log.trim", "log.manifest"),
         *("log.catalog", "log.output_rollbacks", "log.checked_json", "log.recent_objects"),
-        *("log.bundles", "log.bundling", "log.boundary", "log.late", "log.borrowed", "availability.epochs"),
+        *("log.bundles", "log.bundling", "log.boundary", "log.late", "log.borrowed", "log.other_sink"),
+        *("availability.epochs",),
     ),
     # 4 engine
     (

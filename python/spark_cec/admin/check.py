@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_cec.admin.committed import (
@@ -91,10 +91,11 @@ def verify_log(place: Place, stores_begin: CountCallback, store_done: Callable[[
     return Verification(place, done, report.segments, len(batches), stores, tuple(findings), decided)
 
 
-def find_lost_output(place: Place) -> list[Finding]:
+def find_lost_output(place: Place, elsewhere: Collection[int] = ()) -> list[Finding]:
     """Finds the sink's rows that no reader can read: damaged cuts, damaged or missing manifests, lost frames.
 
-    Existing frames count as sound: a repair has just removed the damaged ones.
+    Existing frames count as sound: a repair has just removed the damaged ones. `elsewhere`: batches that had another
+    sink, and need no manifest.
     """
     storage, catalog = place.storage, open_catalog(place)
     catalog.refresh()
@@ -103,7 +104,7 @@ def find_lost_output(place: Place) -> list[Finding]:
     return [
         *map(error_finding, damaged_cuts),
         *(error_finding(each) for each in loaded if isinstance(each, DamagedLog)),
-        *_find_missing_manifests(storage, batches),
+        *_find_missing_manifests(storage, batches, elsewhere),
         *_find_missing_outputs(storage, catalog.index, batches),
     ]
 
@@ -131,17 +132,20 @@ def _rescan_tail(storage: Storage, report: SegmentReport) -> SegmentReport | Non
     return SegmentReport(report.segment, size, frames, (*report.damages[:-1], *damages))
 
 
-def _find_missing_manifests(storage: Storage, batches: Sequence[int]) -> Iterator[Finding]:
+def _find_missing_manifests(
+    storage: Storage, batches: Sequence[int], elsewhere: Collection[int] = ()
+) -> Iterator[Finding]:
     """Each batch without a manifest.
 
-    Every batch has a manifest, also without rows, and only the oldest are retired. So a gap is a loss.
+    Every batch has a manifest, also without rows, and only the oldest are retired. So a gap is a loss, unless somebody
+    says that these batches had another sink.
     """
     if batches:
         try:
             begins = manifest.retired_before(storage) or batches[0]
         except DamagedLog:
             begins = batches[0]
-        for batch in sorted(set(range(begins, batches[-1])) - set(batches)):
+        for batch in sorted(set(range(begins, batches[-1])) - {*batches, *elsewhere}):
             if storage.exists(manifest.manifest_path(batch)):
                 continue  # published during the listing
             reason = f"the manifest of batch {batch} is missing, so that the rows of that batch are not seen"

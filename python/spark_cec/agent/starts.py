@@ -48,7 +48,7 @@ from spark_cec.recovery.decide import (
 from spark_cec.recovery.facts import Places, read_start_facts
 from spark_cec.recovery.forecast import forecast
 from spark_cec.recovery.generations import has_committed, newest_held
-from spark_cec.recovery.lost_output import describe_lost_output
+from spark_cec.recovery.lost_output import describe_lost_output, describe_other_sink
 from spark_cec.recovery.migrated_away import refuse_migrated_query
 from spark_cec.recovery.query_files import FALLBACK, QUERY
 from spark_cec.recovery.query_runs import begin_run, has_begun_log, has_held, hold_run, refuse_replaced_run
@@ -211,7 +211,10 @@ class StartCalls:
             )  # fmt: skip
         orders = decide_start(facts)
         messages = describe_damage(log.home, log.catalog.damages)
-        return orders, messages + describe_lost_output(log.storage, log.catalog.index, facts.published, committed)
+        messages += describe_lost_output(log.storage, log.catalog.index, facts.published, committed)
+        if _has_cec_sink(start.settings, request):
+            messages += describe_other_sink(log.storage, facts.published, committed)
+        return orders, messages
 
     @contextmanager
     def _hold_for_start(self, request: BeginRequest) -> Iterator[None]:
@@ -357,6 +360,11 @@ def _is_reached_by_link(checkpoint: str, recorded: str, settings: Settings) -> b
     place = open_storage(checkpoint).local_path("")
     real = os.path.realpath(place) if place is not None else checkpoint
     return owns(checkpoint, recorded) or recorded in [home_of(url, settings, None) for url in (real, f"file:{real}")]
+
+
+def _has_cec_sink(settings: Settings, request: BeginRequest) -> bool:
+    """Whether the query is known to have the `cec` sink. One without state begins here for that sink, or a protocol."""
+    return request.sink == SinkKind.LOG.value or (not request.decision.provider and settings.protocol is None)
 
 
 def _needs_input(plan: RecoveryPlan, decision: QueryDecision) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,11 +27,15 @@ that the log still has of all stores: a longer replay, whose cost it says, bring
 of those batches, and Spark's offset log of them. A query that runs is refused. One without state here takes no lock, so
 that nothing tells whether it runs: the command asks.
 
+If the query had another sink for some batches, their missing manifests look like lost output. With --other-sink they
+are noted as batches without rows, and readers pass over them.
+
 \b
 Examples:
   cec repair /checkpoints/clicks --dry-run
   cec repair /checkpoints/clicks
   cec repair /pipeline/flows/clean --yes
+  cec repair /checkpoints/clicks --other-sink 4-7
 
 \b
 Exit codes:
@@ -45,6 +50,11 @@ _NO_LOCK = "a query without state here takes no lock: nothing here tells whether
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken out.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether a query without a lock is stopped.")]
 
+OtherSink = Annotated[
+    str | None,
+    typer.Option("--other-sink", metavar="FIRST-LAST", help="These batches had another sink, and have no rows here."),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds this command to the command line."""
@@ -52,7 +62,13 @@ def register(app: typer.Typer) -> None:
     app.command(help=_REPAIR, short_help=what)(repair)
 
 
-def repair(checkpoint: Checkpoint, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+def repair(
+    checkpoint: Checkpoint,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    other_sink: OtherSink = None,
+    as_json: AsJson = False,
+) -> None:
     """Removes damaged bytes from the log, and records a fallback if a store is lost."""
     with explain_errors("repair", checkpoint, "read" if dry_run else "read and write"):
         from spark_cec.adapters.fsspec_storage import open_storage
@@ -62,15 +78,24 @@ def repair(checkpoint: Checkpoint, dry_run: DryRun = False, yes: Yes = False, as
         from spark_cec.admin.read_only import WatchedStorage
         from spark_cec.cli.progress import meter
         from spark_cec.cli.show import console, print_json
-        from spark_cec.cli.show_repair import print_fallback, print_lost_output, print_repair, repair_json
+        from spark_cec.cli.show_repair import (
+            print_fallback,
+            print_lost_output,
+            print_other_sink,
+            print_repair,
+            repair_json,
+        )
         from spark_cec.log.bundles import Bundles
         from spark_cec.log.home import restore_log
         from spark_cec.log.manifest import damaged_retirement, restore_retirement
+        from spark_cec.log.other_sink import note_other_sink, plan_other_sink
         from spark_cec.log.repair import find_damaged, plan_repair, remove_damage
 
+        elsewhere = _parse_batches(other_sink)
         place = find_log(checkpoint)
         storage = place.storage if dry_run else Bundles(open_storage(place.home))
         with nullcontext() if dry_run else keep_runs_out(place) as confirm:
+            noted = plan_other_sink(storage, elsewhere) if elsewhere else []
             fallback = plan_fallback(place)
             with meter(storage) as progress:
                 damaged = find_damaged(WatchedStorage(storage, progress.read), place.log_id)
@@ -79,6 +104,7 @@ def repair(checkpoint: Checkpoint, dry_run: DryRun = False, yes: Yes = False, as
             else:
                 _require_stopped(place, damaged, confirm, asks=None if yes else not as_json)
                 report = remove_damage(storage, damaged)
+                note_other_sink(storage, noted)
                 if fallback is not None and report.has_bundles:  # their segments are there again
                     fallback = plan_fallback(find_log(checkpoint))
                 record_fallback(place, fallback)
@@ -88,18 +114,19 @@ def repair(checkpoint: Checkpoint, dry_run: DryRun = False, yes: Yes = False, as
             kept_from = damaged_retirement(storage)
             if kept_from is not None and not dry_run:
                 restore_retirement(storage, kept_from)
-            lost = find_lost_output(place)
+            lost = find_lost_output(place, {each.batch for each in noted})
         if as_json:
-            print_json(repair_json(place, report, fallback, due, lost, kept_from))
+            print_json(repair_json(place, report, fallback, due, lost, kept_from, elsewhere))
         else:
-            whole = fallback is None and not lost and kept_from is None and place.damage is None
+            whole = not (fallback or lost or noted or place.damage) and kept_from is None
             print_repair(console(), place, report, whole=whole, due=due, kept_from=kept_from)
             if fallback is not None:
                 print_fallback(console(), fallback, dry_run=dry_run)
             print_lost_output(console(), lost)
+            print_other_sink(console(), noted, dry_run=dry_run)
         sys.stdout.flush()
         beyond = bool(lost) or (fallback is not None and fallback.cost is None)
-        is_due = dry_run and bool(report.removed or fallback or place.damage or kept_from is not None)
+        is_due = dry_run and bool(report.removed or fallback or place.damage or kept_from is not None or noted)
         raise typer.Exit(ExitCode.DAMAGE if beyond or is_due else ExitCode.OK)
 
 
@@ -120,6 +147,16 @@ def _require_stopped(
             sys.stdout.flush()
             raise typer.Exit(ExitCode.UNREADABLE)
     confirm()
+
+
+def _parse_batches(text: str | None) -> range | None:
+    """The batches from the first to the last that are named, as `4-7` or `4`."""
+    found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", text or "")
+    batches = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+    if text is not None and not batches:
+        why = f"{text!r} names no batches: give the first and the last, as 4-7"
+        raise typer.BadParameter(why, param_hint="--other-sink")
+    return batches or None
 
 
 def _is_confirmed() -> bool:

@@ -26,6 +26,7 @@ def outputs_json(found: Outputs) -> dict[str, Any]:
                 "rows": each.manifest.rows,
                 "frames": len(each.manifest.frames),
                 "replaces_all": each.manifest.truncate,
+                "other_sink": each.manifest.other_sink,
                 "generation": each.manifest.generation,
                 "published_ms": each.manifest.wall_ms,
                 "watermark_ms": each.manifest.boundary_ms,
@@ -57,7 +58,7 @@ def print_outputs(out: Console, found: Outputs) -> None:
     for each in found.batches:
         batch = each.manifest
         late = "" if batch.boundary_ms is None else f", watermark {_format_time(batch.boundary_ms)}"
-        whole = ", replaces all before" if batch.truncate else ""
+        whole = ", replaces all before" if batch.truncate else ", another sink had them" if batch.other_sink else ""
         rows, frames = counted(batch.rows, "row"), counted(len(batch.frames), "frame")
         out.print(f"batch {batch.batch}: {rows} in {frames}, published {_format_time(batch.wall_ms)}{late}{whole}")
         for read in each.inputs:

@@ -12,7 +12,7 @@ from spark_cec.admin.fall_back import FallbackPlan
 from spark_cec.admin.find_log import Place
 from spark_cec.cli.show import counted, place_json, print_findings, store_json
 from spark_cec.log.home import LOG_FILE
-from spark_cec.log.manifest import RETIRED
+from spark_cec.log.manifest import RETIRED, Manifest
 from spark_cec.log.output_rollbacks import CUTS
 from spark_cec.log.repair import RepairReport
 from spark_cec.recovery.fallback import Base, FallbackCost
@@ -20,12 +20,13 @@ from spark_cec.recovery.fallback import Base, FallbackCost
 
 def repair_json(
     place: Place, report: RepairReport, fallback: FallbackPlan | None, due: tuple[int, int] | None,
-    lost: Sequence[Finding], kept_from: int | None,
+    lost: Sequence[Finding], kept_from: int | None, elsewhere: range | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The fields of `cec repair --json`; `fallback` is null if every store is whole, or no version is.
 
     `replay`: the replay of the next start, if every store is whole and bytes were removed. `lost_output`: rows of the
-    sink that no reader can read. `kept_from`: the rebuilt retirement bound, if its note was damaged.
+    sink that no reader can read. `kept_from`: the rebuilt retirement bound, if its note was damaged. `other_sink`: the
+    batches that had another sink, as the caller has said.
     """
     return {
         **place_json(place),
@@ -39,6 +40,7 @@ def repair_json(
         "replay": {"first": due[0], "last": due[1]} if due else None,
         "log_file": "damaged" if place.damage else "sound",
         "kept_from": kept_from,
+        "other_sink": {"first": elsewhere[0], "last": elsewhere[-1]} if elsewhere else None,
         "lost_output": [each.to_json() for each in lost],
     }
 
@@ -90,6 +92,18 @@ def print_lost_output(out: Console, lost: Sequence[Finding]) -> None:
             'a copy; until then a read that comes to them fails, or passes over them with option("failOnDataLoss", '
             '"false")'
         )
+    if any(each.reason.startswith("the manifest of batch") for each in lost):
+        out.print(
+            "if the query had another sink for the batches whose manifests are missing, their rows are there: run "
+            "`cec repair` with --other-sink FIRST-LAST, so that readers pass over them"
+        )
+
+
+def print_other_sink(out: Console, noted: Sequence[Manifest], *, dry_run: bool) -> None:
+    """Prints which batches are noted as those of another sink."""
+    if noted:
+        what = f"batches {noted[0].batch} to {noted[-1].batch}" if len(noted) > 1 else f"batch {noted[0].batch}"
+        out.print(f"{'would be noted' if dry_run else 'noted'}: another sink had {what}, and readers pass over them")
 
 
 def print_fallback(out: Console, fallback: FallbackPlan, *, dry_run: bool) -> None:

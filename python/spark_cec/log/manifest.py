@@ -64,6 +64,8 @@ class Manifest:
     `boundary_ms`: the watermark of the batch, event time in ms since the epoch, None without one; older rows are late.
     `crc`: the checksum of a manifest from the storage, which distinguishes it from another one of its batch; 0 before
     it is written. `piggyback`: the data of a protocol (`spark_cec.protocols`), None without such data.
+
+    `other_sink`: somebody has said that another sink had the rows of the batch (`log.other_sink`).
     """
 
     batch: int
@@ -77,6 +79,7 @@ class Manifest:
     boundary_ms: int | None = None
     piggyback: Mapping[str, Any] | None = None
     times: Mapping[str, TimeRange] = field(default_factory=dict, hash=False)
+    other_sink: bool = False
     crc: int = field(default=0, compare=False)
 
 
@@ -401,6 +404,8 @@ def _encode_manifest(manifest: Manifest) -> bytes:
         del fields["piggyback"]
     if not manifest.times:
         del fields["times"]
+    if not manifest.other_sink:
+        del fields["other_sink"]
     return encode_object(fields)
 
 
@@ -410,7 +415,8 @@ def _decode_manifest(path: str, data: bytes) -> Manifest:
         fields["batch"], tuple(fields["frames"]), fields["rows"], fields["schema_json"], fields["truncate"],
         fields["generation"], fields["wall_ms"], _parse_consumed(fields),
         fields.get("boundary_ms"), fields.get("piggyback"),
-        {name: TimeRange(**times) for name, times in fields.get("times", {}).items()}, crc,
+        {name: TimeRange(**times) for name, times in fields.get("times", {}).items()},
+        bool(fields.get("other_sink", False)), crc,
     )  # fmt: skip
 
 

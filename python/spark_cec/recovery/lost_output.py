@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.index import Index
-from spark_cec.log.manifest import Manifest, load, manifest_path
+from spark_cec.log.manifest import Manifest, load, manifest_path, retired_before
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.start_messages import StartMessage
 
@@ -44,6 +44,30 @@ def describe_lost_output(log: Storage, index: Index, batches: Sequence[int], com
         StartMessage(
             f"the log at {log.url} has lost output: {lost[0][1]}{more}. A reader stops there: restore the log from a "
             'copy, or have readers pass over it with option("failOnDataLoss", "false"); `cec verify` names all'
+        )
+    ]
+
+
+def describe_other_sink(log: Storage, batches: Sequence[int], committed: int) -> list[StartMessage]:
+    """A message if batches up to `committed` have no output here, at a start of a query with the `cec` sink.
+
+    `batches`: those that were published. Another sink had the others, or the log is an older copy: neither the log nor
+    the checkpoint tells.
+    """
+    if batches and batches[-1] >= committed:
+        return []
+    try:
+        first = max(retired_before(log), batches[-1] + 1 if batches else 0)
+    except DamagedLog:  # a reader gets that error
+        return []
+    if first > committed or (not batches and not first):
+        return []
+    return [
+        StartMessage(
+            f"the log at {log.url} has no output of batches {first} to {committed}, which Spark has committed: they "
+            f"had another sink, or this log is an older copy. A stream that has read the batch before them stops "
+            f"there. If they had another sink, stop the query behind batch {committed + 1}, and run `cec repair` with "
+            f"--other-sink {first}-{committed}: then readers pass over them"
         )
     ]
 

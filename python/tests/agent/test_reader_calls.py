@@ -20,10 +20,11 @@ from spark_cec.log import manifest
 from spark_cec.log.boundary import BOUNDARY_FILE
 from spark_cec.log.home import read_log_id
 from spark_cec.log.manifest import Consumed, load, manifest_path, restore_retirement, retire, take_back
+from spark_cec.log.other_sink import note_other_sink, plan_other_sink
 from spark_cec.log.output_rollbacks import append_cut
 from spark_cec.log.segment import segment_path
 from spark_cec.recovery import lost_output
-from tests.agent.support import Agent, Refused, window
+from tests.agent.support import WITH_STATE, Agent, Refused, window
 from tests.checkpoint.support import Tip
 
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -296,6 +297,44 @@ def test_a_start_finds_a_manifest_whose_frame_is_gone(agent: Agent) -> None:
     lost = "no segment holds 1 of the 1 frames of batch 1 (and so it is with 1 more)"
     assert line.startswith(f"the log at {agent.home} has lost output: {lost}")
     assert 'option("failOnDataLoss", "false")' in line and "`cec verify` names all" in line
+
+
+def test_a_stream_reads_across_batches_that_had_another_sink_once_that_is_said(agent: Agent) -> None:
+    """A start with the `cec` sink warns of them. Neither the log nor the checkpoint tells them from lost ones."""
+    for batch in range(4):
+        publish(agent, batch, write(agent, batch, batch))
+    assert agent.warnings(3) == []
+    (line,) = agent.warnings(7)
+    assert line.startswith(f"the log at {agent.home} has no output of batches 4 to 7, which Spark has committed: they")
+    assert "run `cec repair` with --other-sink 4-7" in line
+    publish(agent, 8, write(agent, 8, 8))
+    before = agent.ask("view_offsets", after=8)
+    with pytest.raises(Refused, match="the manifest of batch 4 is missing"):
+        numbers(agent, 4, 8, whole=False)
+    storage = open_storage(agent.home)
+    note_other_sink(storage, plan_other_sink(storage, range(4, 8)))
+    assert numbers(agent, 4, 8, whole=False) == [8]
+    assert numbers(agent, 0, 8, whole=False) == [0, 1, 2, 3, 8]
+    assert agent.ask("view_offsets", after=3)["last"] == 8
+    assert agent.ask("view_offsets", after=8) == before, "a stream that has read on stays where it is"
+    assert agent.warnings(8) == []
+    Path(agent.home, manifest_path(2)).unlink()
+    with pytest.raises(Refused, match="the manifest of batch 2 is missing"):
+        numbers(agent, 0, 8, whole=False)
+
+
+def test_a_start_that_may_have_another_sink_warns_of_no_batch_without_output(agent: Agent) -> None:
+    assert agent.warnings(3) == [], "the sink is new, and readers begin with its first batch"
+    publish(agent, 4, write(agent, 4, 4))
+    for log in ("offsets", "commits"):
+        open_storage(agent.checkpoint).replace(f"{log}/7", b"v1\n{}\n-")
+    said = agent.begin(7, decision=WITH_STATE, sink="waits")["said"]
+    assert not any("has no output" in each["line"] for each in said)
+    said = agent.begin(7, decision=WITH_STATE, sink="log")["said"]
+    assert any("has no output of batches 5 to 7" in each["line"] for each in said)
+    restore_retirement(open_storage(agent.home), 6)
+    Path(agent.home, manifest_path(4)).unlink()
+    assert "has no output of batches 6 to 7" in agent.warnings(7)[0], "all that was published was let go"
 
 
 def test_a_start_finds_a_manifest_that_is_damaged(agent: Agent) -> None:

@@ -501,3 +501,32 @@ def test_a_flush_of_a_query_without_state_does_not_say_that_it_is_stopped(checkp
     assert (result.exit_code, result.stdout) == (
         0, "all is written up to batch 3, because each batch of this query writes all that it changes\n"
     )  # fmt: skip
+
+
+def test_batches_that_had_another_sink_are_no_loss_once_that_is_said(tmp_path: Path) -> None:
+    """The sink was changed after batch 3, and changed back after batch 7."""
+    checkpoint = make_checkpoint(tmp_path / "checkpoint", versions=10, last_commit=9)
+    for batch in range(4, 8):
+        (checkpoint.home / manifest_path(batch)).unlink()
+    place = str(checkpoint.path)
+    lost = answer(run("repair", place, "--json"))["lost_output"]
+    assert [each["where"] for each in lost] == [manifest_path(batch) for batch in range(4, 8)]
+    assert "run `cec repair` with --other-sink FIRST-LAST" in run("repair", place).stdout.replace("\n", " ")
+    before = files(checkpoint.home)
+    for wrong in ("4-8", "7-4", "x", "10-11"):
+        assert run("repair", place, "--other-sink", wrong).exit_code == 2
+    dry = run("repair", place, "--other-sink", "4-7", "--dry-run", "--json")
+    assert (dry.exit_code, files(checkpoint.home)) == (1, before)
+    done = run("repair", place, "--other-sink", "4-7", "--json")
+    assert (done.exit_code, answer(done)) == (0, {**answer(dry), "dry_run": False})
+    assert (answer(done)["other_sink"], answer(done)["lost_output"]) == ({"first": 4, "last": 7}, [])
+    assert run("verify", place).exit_code == 0
+    assert "nothing to repair" in run("repair", place).stdout
+    shown = answer(run("outputs", place, "--json"))["batches"]
+    assert [each["batch"] for each in shown if each["other_sink"]] == [4, 5, 6, 7]
+    (checkpoint.home / manifest_path(6)).unlink()
+    (checkpoint.home / manifest_path(2)).unlink()
+    damages = answer(run("verify", place, "--json"))["damages"]
+    assert [each["where"] for each in damages] == [manifest_path(2), manifest_path(6)]
+    said = run("repair", place, "--other-sink", "6").stdout
+    assert "noted: another sink had batch 6, and readers pass over them" in said and manifest_path(2) in said
