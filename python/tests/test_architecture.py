@@ -113,7 +113,7 @@ start neither reads nor writes.
 """
 
 LIBRARIES: dict[str, str] = {
-    "fsspec": "adapters.fsspec_storage",
+    "fsspec": "adapters.filesystems",
     "hdfs_native": "adapters.hdfs_client",
     "rocksdict": "adapters.rocksdict_index",
     "py4j": "adapters.py4j_server",

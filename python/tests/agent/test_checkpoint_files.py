@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.adapters.fsspec_storage import ObjectStorage
+from spark_cec.adapters.object_storage import ObjectStorage
 from spark_cec.agent import checkpoint_files, output
 from spark_cec.agent.checkpoint_files import CheckpointFileCalls, NewestEntries
 from spark_cec.agent.messages import CreateFileRequest, DeleteFilesRequest

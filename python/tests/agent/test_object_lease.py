@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_cec.adapters.fsspec_storage import ObjectStorage
+from spark_cec.adapters.object_storage import ObjectStorage
 from spark_cec.agent.object_lease import Beat, ObjectLease, Process, Timing, is_taken, newest_number
 from spark_cec.errors import Fenced, KeysRefused, LogLocationError
 from spark_cec.log.frame import Buffer

@@ -18,9 +18,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from spark_cec.adapters import fsspec_storage, s3_keys
-from spark_cec.adapters.fsspec_storage import KeySource, ObjectStorage, open_storage
+from spark_cec.adapters import filesystems, s3_keys
+from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.adapters.hadoop_settings import use_settings
+from spark_cec.adapters.object_storage import KeySource, ObjectStorage
 from spark_cec.adapters.retries import refusal_of
 from spark_cec.errors import KeysRefused, LogLocationError, mend_of
 from spark_cec.log.storage import Storage
@@ -56,7 +57,7 @@ def no_keys_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setattr(fsspec.config, "conf", {})
     s3_keys.forget_sessions()
-    fsspec_storage.forget_good_keys()
+    filesystems.forget_good_keys()
     s3fs.S3FileSystem.clear_instance_cache()
     yield
     use_settings({})
@@ -417,7 +418,7 @@ def test_that_keys_were_good_is_known_of_a_bucket_and_no_other(monkeypatch: pyte
         ("gs://b", "gs://b/another/path", True), ("gs://b/x", "gcs://b/y", True), ("gs://b", "gs://other", False),
         ("gs://b", "s3a://b", False),
     ):  # fmt: skip
-        fsspec_storage.forget_good_keys()
+        filesystems.forget_good_keys()
         turning = Turning(monkeypatch, None, None, None)
         turning.open(first).create("x", b"1")
         turning.refuse()

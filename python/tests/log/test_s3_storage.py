@@ -16,7 +16,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import hadoop_settings
-from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage, remove_all
+from spark_cec.adapters.fsspec_storage import open_storage, remove_all
+from spark_cec.adapters.object_storage import ObjectStorage
 from spark_cec.errors import AlreadyExists, LogLocationError, NoAnswer
 from spark_cec.log.storage import Storage
 from spark_cec_lab.storage import proxy

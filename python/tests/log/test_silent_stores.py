@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from spark_cec.adapters import fsspec_storage, hadoop_settings
+from spark_cec.adapters import filesystems, hadoop_settings
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.errors import NoAnswer
 from tests.log.support import ObjectStore
@@ -72,7 +72,7 @@ def test_a_silent_google_store_gives_no_answer_in_time_without_an_option(
 ) -> None:
     """gcsfs has no limit of its own, and would repeat each request six times."""
     pytest.importorskip("gcsfs")
-    monkeypatch.setattr(fsspec_storage, "_GOOGLE_LIMITS", {"sock_connect": 0.5, "sock_read": 0.5})
+    monkeypatch.setattr(filesystems, "_GOOGLE_LIMITS", {"sock_connect": 0.5, "sock_read": 0.5})
     fsspec.config.conf["gs"] = google_options(silent, None)
     storage, began = open_storage("gs://bucket/log"), time.monotonic()
     for call in (lambda: storage.read("x"), lambda: storage.create("x", b"1"), lambda: storage.list("")):

@@ -16,15 +16,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_cec.adapters import local_storage
-from spark_cec.adapters.fsspec_storage import (
-    MemoryStorage,
-    ObjectStorage,
-    is_taken,
-    open_storage,
-    remove_all,
-    same_place,
-)
+from spark_cec.adapters.fsspec_storage import is_taken, open_storage, remove_all, same_place
 from spark_cec.adapters.local_storage import LocalStorage
+from spark_cec.adapters.memory_storage import MemoryStorage
+from spark_cec.adapters.object_storage import ObjectStorage
 from spark_cec.errors import AlreadyExists, LogLocationError
 from spark_cec.log.storage import Storage, StoredFile
 from tests.log.storage_contract import StorageContract

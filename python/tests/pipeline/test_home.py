@@ -19,7 +19,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from spark_cec.adapters.fsspec_storage import ObjectStorage, open_storage
+from spark_cec.adapters.fsspec_storage import open_storage
+from spark_cec.adapters.object_storage import ObjectStorage
 from spark_cec.errors import Fenced, LogLocationError
 from spark_cec.ids import new_id
 from spark_cec.log.frame import FrameKind, OutputMeta
