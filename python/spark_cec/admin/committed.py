@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -98,7 +99,7 @@ def _read_protocol_batch(checkpoint: Storage) -> int | None:
     return _read_line(home, spec)[flow].sent - 1
 
 
-def _read_line(home: str, spec: Spec) -> dict[Process, Checkpoint]:
+def _read_line(home: str, spec: Spec) -> Mapping[Process, Checkpoint]:
     """The line of a pipeline, which may run. Raises `NoLine` if the flows never have one while this reads them all.
 
     Only the newest lines are kept. So those of the first flow may have gone before the last flow is read.
