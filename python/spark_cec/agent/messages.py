@@ -459,8 +459,8 @@ class FooterNumbers(Message, frozen=True, kw_only=True):
 class LoadAnswer(Message, frozen=True, kw_only=True):
     """An eventual checkpoint: its rows in a spool file, the head's numbers, and the plan of the next commit.
 
-    `inputs`: the input tuples per version that a replay makes again. `scanned`: the records that the load read.
-    `chain`: the frames that it read. Times are in ms.
+    `inputs`: the shuffle records per version that a replay makes again, where they were counted. `scanned`: the
+    records that the load read. `chain`: the frames that it read. Times are in ms.
     """
 
     spool: str | None

@@ -27,7 +27,7 @@ from spark_cec.checkpoint.footprints import Footprints
 from spark_cec.checkpoint.recovery_target import Forecast, load_tuning
 from spark_cec.errors import GONE, DamagedLog, LogLocationError
 from spark_cec.ids import NO_CHECKPOINT
-from spark_cec.log.frame import FrameKind, LoadedMeta
+from spark_cec.log.frame import CommitFlags, FrameKind, LoadedMeta
 from spark_cec.log.index import CommitEntry, Index
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, read_attempts
@@ -156,11 +156,9 @@ class StoreCalls:
 
 
 def _count_inputs(index: Index, head: CommitEntry) -> dict[str, int]:
-    """The input tuples of each version that a replay makes again, as far as the log has them."""
+    """The shuffle records of each version that a replay makes again, where the log knows that they were counted."""
     meta = head.meta
     if meta.dirty_from >= meta.version:
         return {}
-    counts: dict[str, int] = {}
-    for entry in chain_of(index, head, meta.dirty_from + 1):
-        counts[str(entry.meta.version)] = counts.get(str(entry.meta.version), 0) + entry.meta.inputs
-    return counts
+    replayed = (entry.meta for entry in chain_of(index, head, meta.dirty_from + 1))
+    return {str(each.version): each.inputs for each in replayed if each.flags & CommitFlags.COUNTED}

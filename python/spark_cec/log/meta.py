@@ -36,7 +36,7 @@ class CommitFlags(IntFlag):
     EAGER: the commit wrote every touched window. GROUPED: several rows per window. FLUSH: the frame has all windows
     that the commit with the same checkpoint id left dirty. SKETCHED: the digest omits floating-point columns (earlier
     releases). ON_FLUSH: the commit builds on the flush of its base. NORMALIZED: the digest has floating-point columns
-    as numbers, with one zero and one NaN.
+    as numbers, with one zero and one NaN. COUNTED: `inputs` is the number of shuffle records of the batch.
     """
 
     EAGER = 1
@@ -45,6 +45,7 @@ class CommitFlags(IntFlag):
     SKETCHED = 8
     ON_FLUSH = 16
     NORMALIZED = 32
+    COUNTED = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from spark_cec.agent.messages import REQUESTS, Message
 from spark_cec.checkpoint.eventual import EventualCheckpoint, rebuild
 from spark_cec.errors import LostLog, NoAnswer, TransientError
 from spark_cec.ids import StoreId
+from spark_cec.log.meta import CommitFlags
 from spark_cec.log.writer import SegmentWriter
 from spark_cec.settings import PREFIX
 from tests.agent.support import WITH_STATE, Agent, Refused, window
@@ -218,6 +219,16 @@ def test_a_load_plans_as_the_append_did(agent: Agent) -> None:
         assert loaded["plan"] == appended["plan"]
     assert appended["extent"] == 2
     assert appended["replay"] == 15
+
+
+def test_a_load_has_the_numbers_of_the_batches_that_a_replay_can_compare(agent: Agent) -> None:
+    """The second commit is of a release that wrote puts for rows, or of a task that had read its shuffle before."""
+    tip, _ = agent.append(STORE, Tip(), {**window(b"a"), **window(b"b")}, inputs=5)
+    for inputs, flags in ((7, CommitFlags.COUNTED), (2, CommitFlags(0)), (9, CommitFlags.COUNTED)):
+        tip, arguments = agent.append_arguments(STORE, tip, window(b"a", b"%d" % inputs), inputs=inputs, whole=False)
+        agent.write({**arguments, "flags": arguments["flags"] | flags})
+    answer = agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+    assert (answer["dirty_from"], answer["inputs"]) == (1, {"2": 7, "4": 9})
 
 
 def test_a_store_without_windows_has_no_spool_file(agent: Agent) -> None:

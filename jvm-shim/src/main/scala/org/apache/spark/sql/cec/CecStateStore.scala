@@ -2,12 +2,11 @@ package org.apache.spark.sql.cec
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.cec.agent.CecException
 import org.apache.spark.sql.cec.exchange.DurableVersions
-import org.apache.spark.sql.cec.state.{BatchFacts, CommittedStores, JoinMetrics, RowLimit, StoreMetrics, StoreState, StoreTurns, TaskLock}
+import org.apache.spark.sql.cec.state.{CommittedStores, JoinMetrics, RowLimit, StoreInputs, StoreMetrics, StoreState, StoreTurns, TaskLock}
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -89,6 +88,7 @@ private[cec] final class CecReadStore(
     id: StateStoreId, state: StoreState, turns: StoreTurns, turn: Long, lock: TaskLock, val version: Long)
     extends CecStoreView(id, state, turns, turn) {
   private var ended = false
+  StoreInputs.look()
 
   override def abort(): Unit = endRead()
   override def release(): Unit = endRead()
@@ -119,8 +119,7 @@ private[cec] final class CecStateStore(
   }
 
   @volatile private var phase = Phase.Updating
-  private val startedNs = System.nanoTime()
-  private val inputsBefore = CecStateStore.shuffleRecords
+  private val inputs = new StoreInputs
   private var updates = 0L
   private var checkpointInfo = StateStoreCheckpointInfo(id.partitionId, version, None, None)
   private var metricsAtCommit = StateStoreMetrics(0, 0, Map.empty, Map.empty)
@@ -154,8 +153,9 @@ private[cec] final class CecStateStore(
     verifyUpdating("commit")
     try {
       val named = storeConf.enableStateStoreCheckpointIds
-      val committed = state.commit(BatchFacts(inputs, shuffled, startedNs, named))
+      val committed = state.commit(inputs.facts(puts = updates, named))
       phase = Phase.Committed
+      inputs.end()
       checkpointInfo = StateStoreCheckpointInfo(id.partitionId, committed, filterId(state.checkpointId), filterId(state.baseCheckpointId))
       metricsAtCommit = StoreMetrics.of(state)
       JoinMetrics.note(id, metricsAtCommit)
@@ -177,6 +177,7 @@ private[cec] final class CecStateStore(
     if (phase == Phase.Updating) {
       turns.synchronized {
         phase = as
+        inputs.end()
         if (turns.isCurrent(turn)) state.rollback()
       }
       lock.release()
@@ -211,15 +212,5 @@ private[cec] final class CecStateStore(
     turns.verify(turn)
   }
 
-  /** The shuffle records that this task read. */
-  private def shuffled: Long = CecStateStore.shuffleRecords - inputsBefore
-
-  /** The tuples that reached the operator: the shuffle records, or without a shuffle the number of puts. */
-  private def inputs: Long = if (shuffled > 0) shuffled else updates
-
   private def filterId(id: Option[String]): Option[String] = if (storeConf.enableStateStoreCheckpointIds) id else None
-}
-
-private object CecStateStore {
-  def shuffleRecords: Long = Option(TaskContext.get()).map(_.taskMetrics().shuffleReadMetrics.recordsRead).getOrElse(0L)
 }

@@ -20,6 +20,7 @@ private[cec] object CommitKind extends Enumeration {
  *
  * @param live by how much the number of open windows changes, per footprint version; if `liveIsWhole`, the number
  * itself
+ * @param isCounted whether `inputs` is the number of shuffle records
  */
 private[cec] final case class CommitNumbers(
     version: Long,
@@ -35,7 +36,8 @@ private[cec] final case class CommitNumbers(
     elapsedUs: Long,
     kind: CommitKind.Value,
     live: Iterable[(Long, Int)],
-    liveIsWhole: Boolean)
+    liveIsWhole: Boolean,
+    isCounted: Boolean)
 
 /**
  * A commit that the log may lack.
@@ -71,7 +73,7 @@ private[cec] final case class Remains(checkpointId: Option[String] = None, foote
  *
  * @param spool the file with its windows; None: it has no windows
  * @param rows state keys in the file
- * @param inputs per version, the input tuples of the batch that made it
+ * @param inputs per version, the shuffle records of the batch that made it, where the log knows that they were counted
  */
 private[cec] final case class CheckpointAnswer(
     version: Long,
@@ -229,10 +231,11 @@ private[cec] object AgentStoreClient {
 
   def pairs(live: Iterable[(Long, Int)]): Seq[(Long, Long)] = live.map { case (at, count) => (at, count.toLong) }.toSeq
 
-  private val (eager, grouped, flush, normalized) = (1, 2, 4, 32)
+  private val (eager, grouped, flush, normalized, counted) = (1, 2, 4, 32, 64)
 
   /** The flags in the footer of a commit frame, as the log's format has them. */
   def flags(numbers: CommitNumbers, isGrouped: Boolean): Int =
     (if (numbers.kind == CommitKind.Eager) eager else 0) | (if (isGrouped) grouped else 0) |
-      (if (numbers.kind == CommitKind.Flush) flush else 0) | (if (numbers.digestKind == DigestKind.OfNumbers) normalized else 0)
+      (if (numbers.kind == CommitKind.Flush) flush else 0) | (if (numbers.digestKind == DigestKind.OfNumbers) normalized else 0) |
+      (if (numbers.isCounted) counted else 0)
 }

@@ -9,11 +9,12 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
  * The facts of a batch that its commit needs.
  *
  * @param inputs input tuples
- * @param shuffled the input tuples that came by a shuffle
- * @param startedNs when the task began (`System.nanoTime`)
+ * @param shuffled the shuffle records that came after the store had begun
+ * @param startedNs when the task began to use the store (`System.nanoTime`)
  * @param named whether Spark names a version by its commit's id; if a batch runs twice, by the id of the first commit
+ * @param isCounted whether a replay that counts shuffle records can compare their number with `inputs`
  */
-private[cec] final case class BatchFacts(inputs: Long, shuffled: Long, startedNs: Long, named: Boolean = false)
+private[cec] final case class BatchFacts(inputs: Long, shuffled: Long, startedNs: Long, named: Boolean = false, isCounted: Boolean = true)
 
 /** The numbers of the last commit that Spark's progress shows. */
 private[cec] final case class CommitMetrics(
@@ -276,7 +277,7 @@ private[cec] final class StoreState(
       val next = books.after(version - 1, BatchDelta.None, chosen)
       val numbers = CommitNumbers(
         version, next.openWindows, next.dirtyFrom, next.dirtyWindows, 0, spool.checked, spool.closed, inputs, windows.sums,
-        rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true)
+        rowDigest.kind, (System.nanoTime() - startedNs) / 1000, kind, next.live(true), liveIsWhole = true, isCounted = false)
       val answer = log.write(log.describe(proof, numbers, id, isNamed = false, on, file, () => next.live(true)))
       WrittenChecks(id, chosen, next, answer)
     } finally spool.close()
@@ -325,7 +326,7 @@ private[cec] final class StoreState(
       val numbers = CommitNumbers(
         version + 1, next.openWindows, next.dirtyFrom, next.dirtyWindows, spool.opened, spool.checked, spool.closed, facts.inputs,
         windows.sums, rowDigest.kind, (System.nanoTime() - startedNs) / 1000,
-        if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole)
+        if (deferred) CommitKind.Deferred else CommitKind.Eager, next.live(liveIsWhole), liveIsWhole, facts.isCounted)
       val newId = nextCommitId(facts)
       val commit = log.describe(proof, numbers, newId, facts.named, checkpointId, file, () => if (together) books.live else next.live(true))
       liveIsWhole = true // until the agent answers, its ledger is uncertain
