@@ -18,6 +18,7 @@ import spark_cec
 from cec_it import feeds, local
 from cec_it.decisions import Frame, decide, events
 from cec_it.plans import PLANS
+from cec_it.references import PROVIDER_KEY, SPARKS_OWN
 
 SPECULATION = "spark.speculation"
 STREAMING = "spark.sql.streaming."
@@ -142,6 +143,11 @@ def top(spark: SparkSession, root: Path) -> DataFrame:
     return totals()(spark, root).orderBy("key").limit(5)
 
 
+def limited_twice(spark: SparkSession, root: Path) -> DataFrame:
+    # Which rows a limit takes depends on their order.
+    return events(spark, root).dropDuplicates(["seq"]).limit(30).limit(25).select(f.lit("row"))
+
+
 CELLS = """
     SELECT window(ts, '10 seconds') AS cell, key, count(*) AS n FROM events GROUP BY window(ts, '10 seconds'), key"""
 PER_GROUP = "SELECT window(window_time(cell), '20 seconds') AS w, sum(n) AS n FROM cells GROUP BY 1"
@@ -163,6 +169,11 @@ common_table_twice = sql(
     f"SELECT cell AS w, n FROM more UNION ALL {PER_GROUP}"
 )
 view = sql(PER_GROUP, ("cells", CELLS))
+distinct_below = sql(
+    "SELECT window(ts, '10 seconds') AS cell, key, max(amount) AS most "
+    "FROM (SELECT DISTINCT ts, key, amount FROM events) GROUP BY window(ts, '10 seconds'), key"
+)
+distinct_above = sql("SELECT DISTINCT cell, key, n FROM cells", ("cells", CELLS))
 fixed_subquery = sql("SELECT key, count(*) FROM events WHERE key IN (SELECT id FROM range(5)) GROUP BY key")
 
 
@@ -189,6 +200,7 @@ def plain_udf(spark: SparkSession, root: Path) -> DataFrame:
     return events(spark, root).groupBy("key").agg(f.sum(double("amount")))
 
 
+MERGED = "Spark may make one operator of"
 CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
     # name: frame, output mode, settings, mode, deferred per operator, words of the reason
     "aggregation": (totals(), "update", {}, "deferred", [True], "a replay gives the same state"),
@@ -314,6 +326,9 @@ CASES: dict[str, tuple[Frame, str, dict[str, str], str, list[bool], str]] = {
         "spark.sql.files.ignoreMissingFiles",
     ),
     "distinct unions": (united_twice, "append", {}, "eager", [False, False], "Spark may make one operator of it"),
+    "distinct below": (distinct_below, "append", {}, "eager", [False, False], MERGED),
+    "distinct above": (distinct_above, "append", {}, "eager", [False, False], MERGED),
+    "limits": (limited_twice, "append", {}, "eager", [False, False, False], MERGED),
     "cleanSource": (cleaned, "update", {}, "eager", [False], "cleanSource"),
     "one-row plans": (
         totals(),
@@ -338,6 +353,31 @@ def test_the_decision_and_its_reason(name: str, spark: SparkSession, tmp_path: P
     assert [each["deferred"] for each in operators] == deferred, decided
     assert [each["operator"] for each in operators] == list(range(len(deferred)))
     assert reason in str(decided["reason"]), decided
+
+
+@pytest.mark.parametrize("name", ["distinct below", "distinct above", "limits"])
+def test_a_query_of_which_spark_makes_one_operator_runs_and_starts_again(
+    name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    frame, mode, *_ = CASES[name]
+    found: dict[str, dict[int, list[tuple[object, ...]]]] = {"cec": {}, "undisturbed": {}}
+    for provider, batches in found.items():
+        root = tmp_path / provider
+        (root / "events" / "left").mkdir(parents=True)
+        for numbers in (range(2), range(2, 4)):
+            own = local.session(spark, local.OPENINGS_ONLY)
+            if provider == "undisturbed":
+                own.conf.set(PROVIDER_KEY, SPARKS_OWN)
+            for number in numbers:
+                feeds.write_file(root / "events" / "left", "left", number, 20)
+            writer = frame(own, root).writeStream.outputMode(mode).foreachBatch(local.in_memory(batches))
+            streaming = writer.option("checkpointLocation", str(root / "checkpoint")).start()
+            try:
+                streaming.processAllAvailable()
+            finally:
+                streaming.stop()
+    assert found["cec"] == found["undisturbed"]
+    assert any(found["cec"].values())
 
 
 def test_speculation_makes_every_operator_eager(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
     findUnsafeSource,
     findChangeableInput,
     findUnknownOperator,
+    findMerge,
     Option.when(conf.getConf(SQLConf.STATE_STORE_UNLOAD_ON_COMMIT))(
       s"state is unloaded at every commit (${SQLConf.STATE_STORE_UNLOAD_ON_COMMIT.key})"),
     Option.when(conf.getConfString(DeferralAnalysis.StreamlineAggregator, "false").toBoolean)(s"${DeferralAnalysis.StreamlineAggregator} is on"),
@@ -57,15 +58,17 @@ private[recovery] final class DeferralAnalysis(write: WriteToStream, conf: SQLCo
   private def findUpstream(node: LogicalPlan): Option[String] =
     collectInputs(node).flatMap(StatefulOperators.kind).headOption.map(kind => s"it is fed by another stateful operator ($kind)")
 
-  /** Spark's optimizer may make one union of two. An operator that is not there in each batch would be missed. */
-  private def judgeMerge(node: LogicalPlan): Option[String] =
-    Option.when(belowOthers.exists(_ eq node))("Spark may make one operator of it and of the deduplication that it feeds")
+  private lazy val mergeable: Seq[MergeableOperators.Pair] = MergeableOperators.find(plan, write.outputMode)
 
-  /** The deduplications that feed another one. */
-  private lazy val belowOthers: Seq[LogicalPlan] = {
-    def isDeduplication(node: LogicalPlan) = node.isInstanceOf[Distinct] || node.isInstanceOf[Deduplicate]
-    plan.collect { case node if isDeduplication(node) => collectInputs(node).filter(isDeduplication) }.flatten
-  }
+  /** An operator that is not there in each batch would be missed. */
+  private def judgeMerge(node: LogicalPlan): Option[String] =
+    mergeable.find(_.lower eq node).map(pair => s"Spark may make one operator of it and of the ${kindOf(pair.upper)} that it feeds")
+
+  /** All operators are eager then, because the others may have other ids. */
+  private def findMerge: Option[String] = mergeable.headOption.map(pair =>
+    s"Spark may make one operator of the query's ${kindOf(pair.upper)} and of the ${kindOf(pair.lower)} that feeds it")
+
+  private def kindOf(node: LogicalPlan): String = StatefulOperators.kind(node).getOrElse(node.nodeName)
 
   /** Why the same input may give the operator another state. */
   private def judgeOwnState(node: LogicalPlan): Option[String] = node match {

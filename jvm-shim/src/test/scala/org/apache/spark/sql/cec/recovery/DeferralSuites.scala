@@ -233,10 +233,11 @@ class DeterministicNodesSuite extends CecSuite {
 
 class DeferralAnalysisSuite extends CecSuite {
   private def decide(
-      plan: LogicalPlan, conf: Map[String, String] = Map.empty, speculation: Boolean = false, mode: String = "auto", sources: Seq[String] = Nil): Decision = {
+      plan: LogicalPlan, conf: Map[String, String] = Map.empty, speculation: Boolean = false, mode: String = "auto", sources: Seq[String] = Nil,
+      output: OutputMode = OutputMode.Update()): Decision = {
     val settings = new SQLConf
     conf.foreach { case (key, value) => settings.setConfString(key, value) }
-    new DeferralAnalysis(write(plan), settings, speculation, mode, Promises(sources, functionsAreOrderFree = false)).decide()
+    new DeferralAnalysis(write(plan, output), settings, speculation, mode, Promises(sources, functionsAreOrderFree = false)).decide()
   }
 
   private def reason(decision: Decision): String = {
@@ -280,7 +281,7 @@ class DeferralAnalysisSuite extends CecSuite {
   }
 
   test("an operator after another one is eager, and the one before it is deferred") {
-    val decision = decide(Distinct(Project(Seq(named(key)), groupBy(source("rate"), Count(key)))))
+    val decision = decide(Distinct(groupBy(source("rate"), Count(key))))
     assert(decision.operators.map(operator => (operator.id, operator.kind, operator.deferred)) ==
       Seq((0L, "distinct", false), (1L, "aggregation", true)))
     assert(decision.operators.head.reason == "it is fed by another stateful operator (aggregation)")
@@ -295,6 +296,51 @@ class DeferralAnalysisSuite extends CecSuite {
       assert(decision.deferred.isEmpty && decision.operators.last.reason.startsWith("Spark may make one operator of it"))
     }
     assert(decide(groupBy(inner, Count(key))).deferred == Set(1L), "an aggregation is not merged")
+  }
+
+  /** Counts rows by two keys. */
+  private def cells(child: LogicalPlan = source("rate")): Aggregate =
+    Aggregate(Seq(key, number), Seq(key, number, Alias(aggregated(Count(key)), "rows")()), child)
+
+  private def grouped(child: LogicalPlan, functions: NamedExpression*): Aggregate = Aggregate(Seq(key), key +: functions, child)
+
+  private def function(of: AggregateFunction): NamedExpression = named(aggregated(of))
+
+  test("two aggregations of which Spark may make one make all operators eager") {
+    val (counted, seen) = (cells(), Distinct(source("rate")))
+    val renamed = Project(Seq(key, Alias(number, "m")()), counted)
+    for (merged <- Seq(
+        Distinct(counted), Distinct(Project(Seq(key, counted.output.last), counted)), Distinct(Filter(GreaterThan(counted.output.last, Literal(1L)), counted)),
+        grouped(counted), grouped(SubqueryAlias("cells", counted), function(Max(number))), grouped(renamed, function(Min(renamed.output.last))),
+        grouped(counted, function(BoolAnd(GreaterThan(number, Literal(1))))), grouped(seen), grouped(seen, function(Max(number)), function(Min(number))),
+        Aggregate(Nil, Seq(function(Max(Literal(1)))), counted), Except(counted, rows(streaming = false), isAll = false))) {
+      val decision = decide(Union(Seq(merged, groupBy(source("rate"), Count(key)))))
+      assert(decision.operators.size == 3 && decision.deferred.isEmpty, merged)
+      assert(decision.operators(1).reason.startsWith("Spark may make one operator of it and of the "), merged)
+      assert(decision.operators(2).reason.matches("Spark may make one operator of the query's .* and of the .* that feeds it"), merged)
+    }
+    assert(reason(decide(groupBy(Distinct(seen), Count(key)))) == "it is fed by another stateful operator (distinct)")
+  }
+
+  test("two aggregations that Spark leaves as they are keep what they have") {
+    val counted = cells()
+    val (result, more) = (counted.output.last, Alias(Add(counted.output.last, Literal(1L)), "more")())
+    for (chained <- Seq(
+        grouped(counted, function(Count(number))), grouped(counted, function(Max(number)), function(Sum(number))), grouped(counted, function(Max(result))),
+        grouped(Project(Seq(key, more), counted), function(Max(more.toAttribute))), Distinct(Project(Seq(result), counted)),
+        grouped(Distinct(source("rate")), function(Count(number))), grouped(Union(Seq(counted, source("rate"))), function(Max(result))),
+        grouped(Deduplicate(Seq(key), source("rate")), function(Max(number))))) {
+      assert(decide(chained).deferred == Set(1L), chained)
+    }
+  }
+
+  test("two limits of which Spark may make one make all operators eager") {
+    val seen = Deduplicate(Seq(key), source("rate"))
+    def limit(rows: Int, child: LogicalPlan) = GlobalLimit(Literal(rows), LocalLimit(Literal(rows), child))
+    val decision = decide(limit(5, Project(Seq(key), limit(10, seen))), output = OutputMode.Append())
+    assert(decision.deferred.isEmpty && decision.operators.map(_.kind) == Seq("limit", "limit", "deduplication"))
+    assert(decision.operators.last.reason == "Spark may make one operator of the query's limit and of the limit that feeds it")
+    assert(decide(limit(5, seen), output = OutputMode.Append()).deferred == Set(1L))
   }
 
   test("an unknown node below an operator, or anywhere on the stream, makes it eager") {
