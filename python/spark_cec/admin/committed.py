@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
-from spark_cec.errors import DamagedLog, NoLine, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
-from spark_cec.protocols.messages import Checkpoint, Process
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.runtime import find_line
-from spark_cec.protocols.spec import Spec, read_spec
+from spark_cec.protocols.spec import read_spec
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, is_rolled_back, living_stores
 from spark_cec.recovery.decide import lacks_newest
 from spark_cec.recovery.facts import is_fallback_done, read_stores
@@ -23,9 +21,6 @@ from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProg
 from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.rollback import pending_rollback
 from spark_cec.recovery.spark_logs import all_stores, batch_not_run_again, find_strays, list_logs
-
-_LOOKS = 5
-"""How often the checkpoints of a pipeline that runs are read, if they make no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +81,15 @@ def note_unwritten(place: Place, index: Index, done: Committed | None) -> Commit
 
 
 def _read_protocol_batch(checkpoint: Storage) -> int | None:
-    try:
-        query = QUERY.read(_own_storage(checkpoint))
-    except UnsuitableCheckpoint:  # commands that need the file report the error
-        return None
-    if not is_under_protocol(query):
-        return None
-    home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
-    spec = read_spec(open_to_read(home)) if home else None
-    if spec is None or flow not in spec.inputs:  # a copy of a flow alone
-        return read_records(_own_storage(checkpoint), flow, ()).newest.batch
-    return _read_line(home, spec)[flow].sent - 1
-
-
-def _read_line(home: str, spec: Spec) -> Mapping[Process, Checkpoint]:
-    """The line of a pipeline, which may run. Raises `NoLine` if the flows never have one while this reads them all.
-
-    Only the newest lines are kept. So those of the first flow may have gone before the last flow is read.
-    """
-    for _ in range(_LOOKS - 1):
-        with suppress(NoLine):
-            return find_line(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
-    return find_line(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
+    with suppress(UnsuitableCheckpoint):  # commands that need the file report the error
+        if is_under_protocol(QUERY.read(_own_storage(checkpoint))):
+            home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
+            spec = read_spec(open_to_read(home)) if home else None
+            if spec is None or flow not in spec.inputs:  # a copy of a flow alone
+                return read_records(_own_storage(checkpoint), flow, ()).newest.batch
+            line = find_line(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
+            return line[flow].sent - 1
+    return None
 
 
 def list_stores(place: Place, index: Index) -> list[StoreId]:

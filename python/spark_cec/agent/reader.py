@@ -257,15 +257,32 @@ class ReaderCalls:
 
     def splits(self, request: ViewSplitsRequest) -> ViewSplitsAnswer:
         """Answers a read's pieces of work, each a JSON object for `read_split`."""
-        losses = list[CecError]()
+        losses: list[CecError] = []
         view = request.view
         if view == "output" and request.last < request.first:
             return ViewSplitsAnswer(splits=(), lost=())  # there may be no log yet
         if request.or_flow and not self._is_in_epoch(request):
             request = msgspec.structs.replace(request, path=find_forked(request.path) or request.path)
         log = self._find_log(request)
+        # Read the manifests before the catalog, and no later ones: then the catalog has all their frames.
+        published = _published_range(log) if view == "output" else range(0)
+        log.catalog.refresh()
         if view == "output":
-            entries, losses = _list_entries(log, request)
+            if not request.whole and request.last >= published.stop:
+                raise missing_batch(log, request, request.last, published.stop - 1)
+            refuse_other_batch(log, request, request.last)
+            entries = output_batches(
+                log.storage,
+                log.catalog,
+                request.first,
+                min(request.last, published.stop - 1),
+                request.whole,
+                published,
+                losses.append if request.may_lose else raise_loss,
+                request.schema,
+                is_case_sensitive(request),
+                partial(may_have_rows, request.buckets, exact=is_case_sensitive(request)),
+            )
             begins = min((entry.meta.batch for entry in entries), default=0)
             pieces: list[dict[str, Any]] = [
                 {"frames": piece, "begins": begins}
@@ -278,11 +295,9 @@ class ReaderCalls:
         elif view == "late":
             pieces = [{"path": each} for each in list_late(log.storage, request.reader or "")]
         elif view == "log":
-            log.catalog.refresh()
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack_frames((e.location, "") for e in found if e.meta.records)]
         else:
-            log.catalog.refresh()
             pieces = _list_window_pieces(log, request.operator, request.store, request.version)
         splits = tuple({"view": view, "home": log.home, **piece} for piece in pieces)
         return ViewSplitsAnswer(splits=splits, lost=tuple(str(each) for each in losses))
@@ -367,46 +382,6 @@ def _find_since(log: OpenLog, wall_ms: int) -> tuple[int, int]:
     log.catalog.refresh()
     hint = next((e.meta.batch for e in log.catalog.index.at(wall_ms) if isinstance(e, OutputEntry)), None)
     return first_published_since(log.storage, batches, wall_ms, hint), batches[-1]
-
-
-def _list_entries(
-    log: OpenLog, request: ViewSplitsRequest, *, again: bool = True
-) -> tuple[list[OutputEntry], list[CecError]]:
-    """The output frames of a read, and what it has lost.
-
-    With `again` it looks once more if the query is taken back meanwhile: the manifests that go then are no loss.
-    """
-    losses, cuts = list[CecError](), log.published.cuts
-    known = cuts.known
-    # Read the manifests before the catalog, and no later ones: then the catalog has all their frames.
-    published = _published_range(log)
-    log.catalog.refresh()
-    if not request.whole and request.last >= published.stop:
-        raise missing_batch(log, request, request.last, published.stop - 1)
-    refuse_other_batch(log, request, request.last)
-    try:
-        entries = output_batches(
-            log.storage,
-            log.catalog,
-            request.first,
-            min(request.last, published.stop - 1),
-            request.whole,
-            published,
-            losses.append if request.may_lose else raise_loss,
-            request.schema,
-            is_case_sensitive(request),
-            partial(may_have_rows, request.buckets, exact=is_case_sensitive(request)),
-        )
-    except DamagedLog:
-        cuts.look()
-        if not again or cuts.known == known:
-            raise
-        return _list_entries(log, request, again=False)
-    if losses and again:
-        cuts.look()
-        if cuts.known != known:
-            return _list_entries(log, request, again=False)
-    return entries, losses
 
 
 def _published_range(log: OpenLog) -> range:

@@ -17,7 +17,6 @@ from spark_cec.agent.lease import CheckpointLeases
 from spark_cec.agent.owner import external_log, refuse_log_of_another
 from spark_cec.errors import DamagedLog
 from spark_cec.log.home import absolute_home
-from spark_cec.log.manifest import batches
 from spark_cec.log.storage import Storage
 from spark_cec.pipeline.checkpointing import Checkpointing
 from spark_cec.pipeline.decide import LineOrders, decide_line
@@ -154,7 +153,7 @@ class ProtocolRuns:
         try:
             self._confirm()
             was = committed_batch(places.checkpoint)
-            roll_back(places.checkpoint, places.own, places.log, to.batch, anew=_may_be_ahead(places))
+            roll_back(places.checkpoint, places.own, places.log, to.batch)
         finally:
             leases.close()
         number = to.checkpoint.number
@@ -188,15 +187,6 @@ class ProtocolRuns:
                     "%s/flows/%s has checkpoint %d of batch %d, and Spark's logs there lack files of that batch: an "
                     "older checkpoint is used", self._home, name, each.checkpoint.number, each.batch,
                 )  # fmt: skip
-
-
-def _may_be_ahead(places: Places) -> bool:
-    """Whether the log may have state of batches that Spark's logs lost with the power, and nothing else tells.
-
-    A flow with output has manifests, which tell.
-    """
-    query = QUERY.read_if_sound(places.own)
-    return query is not None and bool(query.get("provider")) and not batches(places.log)
 
 
 def _find_log(checkpoint: str, own: Storage) -> str:

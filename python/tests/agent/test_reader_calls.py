@@ -416,34 +416,6 @@ def test_a_batch_is_let_go_while_a_read_is_planned(
     assert not due and manifest.batches(storage) == [2, 3]
 
 
-@pytest.mark.parametrize("may_lose", [False, True])
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_query_is_taken_back_while_a_read_is_planned(
-    agent: Agent, whole: bool, may_lose: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read of all batches has those that are left; a stream is told. No manifest counts as damaged or lost."""
-    for batch in range(6):
-        publish(agent, batch, write(agent, batch, batch))
-    load_between, due = manifest.load_between, [3]
-
-    def late(storage: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
-        if due:
-            take_back(open_storage(agent.home), due.pop(), 2)
-        return load_between(storage, first, last)
-
-    agent.ask("view_schema")
-    monkeypatch.setattr(manifest, "load_between", late)
-    asked = {"view": "output", "first": 0, "last": 5, "whole": whole, "may_lose": may_lose}
-    if whole:
-        answer = agent.ask("view_splits", **asked)
-        assert not answer["lost"]
-        assert sum(len(each["frames"]) for each in answer["splits"]) == 4
-    else:
-        with pytest.raises(Refused, match="taken back"):
-            agent.ask("view_splits", **asked)
-    assert not due
-
-
 def test_a_cut_leaves_nothing_that_is_still_kept(agent: Agent) -> None:
     """All up to it has been let go: who has read up to it goes on behind it, who has not is told."""
     for batch in range(6):

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_cec.adapters.fsspec_storage import open_storage
-from spark_cec.admin import committed as committed_module
 from spark_cec.admin.committed import Committed, committed
 from spark_cec.admin.find_log import find_log
 from spark_cec.admin.flush import flush_query
-from spark_cec.errors import DamagedLog, NoLine, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
 from spark_cec.log.home import join_log
-from spark_cec.protocols import records as records_module
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.messages import Checkpoint
-from spark_cec.protocols.records import Record, Records, read_records
+from spark_cec.protocols.records import Record, read_records
 from spark_cec.protocols.spec import Spec, write_spec
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.settings import PREFIX
@@ -56,29 +53,6 @@ def of(home: Path, name: str) -> Committed:
     found = committed(find_log(str(home / "flows" / name)))
     assert found is not None
     return found
-
-
-@pytest.mark.parametrize(("times", "is_read"), [(0, True), (1, True), (4, True), (5, False)])
-def test_a_line_is_drawn_while_the_checkpoints_are_read(
-    times: int, is_read: bool, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of a flow that were read first may be too old for the ones read last: that is no damage."""
-    read, left = records_module.records_in, [times]
-
-    def torn(*asked: Any) -> dict[str, Records]:
-        found = read(*asked)
-        left[0] -= 1
-        if left[0] >= 0:  # of a there is only what b's oldest checkpoint has not read yet
-            found["a"].known[:] = [Record(Checkpoint("a", 3, 6, round=6), 5)]
-            found["b"].known[:] = [Record(Checkpoint("b", 3, 8, {"a": 7}, round=7), 7)]
-        return found
-
-    monkeypatch.setattr(committed_module, "records_in", torn)
-    if is_read:
-        assert of(home, "a").last == 4
-    else:
-        with pytest.raises(NoLine):
-            of(home, "a")
 
 
 def test_it_is_the_line_and_not_the_newest_checkpoint(home: Path) -> None:

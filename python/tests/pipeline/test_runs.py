@@ -15,8 +15,7 @@ from spark_cec.errors import DamagedLog, Fenced, NewerFormat, UnsuitableCheckpoi
 from spark_cec.log.checked_json import canonical
 from spark_cec.log.frame import crc32c
 from spark_cec.log.home import read_log_id
-from spark_cec.log.manifest import manifest_path, retire
-from spark_cec.log.output_rollbacks import read_cuts
+from spark_cec.log.manifest import retire
 from spark_cec.pipeline import runs
 from spark_cec.pipeline.checkpointing import Checkpointing
 from spark_cec.pipeline.facts import ROLLBACK_FILE
@@ -78,18 +77,6 @@ def test_all_go_back_to_the_line(tmp_path: Path) -> None:
     protocol.begin_run()
     later = read_spec(open_storage(str(tmp_path)))
     assert later is not None and later.number == 2 and later.run > spec.run
-
-
-@pytest.mark.parametrize("has_output", [False, True])
-def test_state_of_batches_that_spark_lost_with_the_power_is_taken_back(has_output: bool, tmp_path: Path) -> None:
-    """A sink that releases at once has no manifests, so nothing but the frames in its log tells of these batches."""
-    shop = Shop(tmp_path)
-    query = shop.queries["b"]
-    QUERY.write(query.own, {"log_home": "cec/log", "log_id": "0" * 32, "generation": 2, "provider": True})
-    query.checkpoint.delete_all([*(f"offsets/{each}" for each in (4, 5, 6)), "commits/4", "commits/5"])
-    query.log.delete_all([manifest_path(each) for each in range(4 if has_output else 0, 7)])
-    ProtocolRuns(str(tmp_path), GRAPH, UNC).begin_run()
-    assert [each.after for each in read_cuts(query.log).known] == ([] if has_output else [3])
 
 
 def test_a_copied_pipeline_does_not_take_back_the_output_of_the_original(tmp_path: Path) -> None:
