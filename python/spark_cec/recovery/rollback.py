@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from spark_cec.errors import TransientError, UnsuitableCheckpoint
+from spark_cec.log.bundles import Bundles
+from spark_cec.log.catalog import Catalog
+from spark_cec.log.home import read_log_id
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.late import forget_late
-from spark_cec.log.manifest import batches, retired_before, take_back
+from spark_cec.log.manifest import batches, manifest_path, retired_before, take_back
 from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.log.readers import forget_reads
 from spark_cec.log.storage import Storage
+from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.facts import read_ahead
 from spark_cec.recovery.file_sources import unneeded_entries, unreadable_entries
 from spark_cec.recovery.generations import newest_generation, next_generation, record_start
 from spark_cec.recovery.query_files import FALLBACK, QUERY, ROLLBACK, Rollback, is_under_protocol
@@ -35,8 +41,9 @@ def roll_back(
 ) -> Rollback | None:
     """Takes the query, which must not run, back to the end of `batch`; None if it is already there.
 
-    `own` is rooted at the checkpoint's `cec` directory, `log` at the log's home. `anew` forces the rollback even if the
-    query seems to be there. That is needed if a person cut Spark's logs but the log has later commits. The order:
+    If Spark's files are gone and the log has later commits, the query is not there: a start would refuse them. `own` is
+    rooted at the checkpoint's `cec` directory, `log` at the log's home. `anew` forces the rollback even if the query is
+    there. The order:
 
     1. Refuse an impossible rollback, before any write.
     2. Note that a rollback is under way, with a new run number. Then record that this run begins after `batch`. In the
@@ -54,7 +61,7 @@ def roll_back(
     batch.
     """
     pending = pending_rollback(own)
-    if not anew and pending is None and not ROLLBACK.is_in(own) and is_at_batch(checkpoint, log, batch):
+    if not anew and not ROLLBACK.is_in(own) and _is_there(checkpoint, own, log, batch):
         return None
     if pending is None or pending.batch != batch:
         refuse_out_of_reach(checkpoint, own, log, batch)  # 1
@@ -118,6 +125,25 @@ def is_at_batch(checkpoint: Storage, log: Storage, batch: int) -> bool:
     if find_strays(*list_logs(checkpoint)):
         return False
     return all(each <= batch for each in batches(log)) and not unreadable_entries(checkpoint, batch)
+
+
+def _is_there(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> bool:
+    return is_at_batch(checkpoint, log, batch) and not _has_later_commits(checkpoint, own, log, batch)
+
+
+def _has_later_commits(checkpoint: Storage, own: Storage, log: Storage, batch: int) -> bool:
+    """Whether the log has commits for which a start after `batch` is refused, though Spark knows no later batch.
+
+    After a power loss the log can have them, and no output, if the rows went elsewhere. Output is published before the
+    stores write the next version. So if the output ends with `batch`, the commits are not read.
+    """
+    log_id = read_log_id(log)
+    if log_id is None or (batch >= 0 and log.exists(manifest_path(batch))):
+        return False
+    catalog = Catalog(Bundles(log), MemoryIndex(log_id))
+    catalog.refresh(asks_sizes=True)
+    attempts = CommittedAttempts(checkpoint, own, read_cuts(log).known, batch)
+    return bool(read_ahead(catalog.index, batch, attempts.allows))
 
 
 def forget_batches(checkpoint: Storage, batch: int) -> None:

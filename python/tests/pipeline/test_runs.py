@@ -12,10 +12,14 @@ import pytest
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.owner import claim_log
 from spark_cec.errors import DamagedLog, Fenced, NewerFormat, UnsuitableCheckpoint
+from spark_cec.ids import StoreId
+from spark_cec.log.catalog import Catalog
 from spark_cec.log.checked_json import canonical
 from spark_cec.log.frame import crc32c
-from spark_cec.log.home import read_log_id
+from spark_cec.log.home import read_log_id, restore_log
+from spark_cec.log.index import MemoryIndex
 from spark_cec.log.manifest import retire
+from spark_cec.log.output_rollbacks import read_cuts
 from spark_cec.pipeline import runs
 from spark_cec.pipeline.checkpointing import Checkpointing
 from spark_cec.pipeline.facts import ROLLBACK_FILE
@@ -25,8 +29,13 @@ from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.messages import Checkpoint
 from spark_cec.protocols.records import Record, Records, read_records
 from spark_cec.protocols.spec import SPEC_FILE, Spec, read_spec, write_spec
+from spark_cec.recovery.attempts import CommittedAttempts
+from spark_cec.recovery.decide import refuse_later_batches
+from spark_cec.recovery.facts import read_ahead
 from spark_cec.recovery.query_files import QUERY
 from spark_cec.recovery.spark_logs import committed_batch
+from tests.checkpoint.support import Log, Tip, record_table, request
+from tests.log.support import LOG_ID
 from tests.recovery.support import Crash, Crashing, Query
 
 GRAPH = Graph("shop", {"a": Node("a"), "b": Node("b", ("a",)), "out": Node("out", ("b",), is_sink=True)})
@@ -259,3 +268,60 @@ def test_checkpoints_that_are_all_damaged_are_not_the_beginning(tmp_path: Path) 
     with pytest.raises(DamagedLog, match="none of the 2 checkpoints of flow b can be read: restore one"):
         ProtocolRuns(str(tmp_path), GRAPH, UNC).begin_run()
     assert committed_batch(shop.queries["b"].checkpoint) == 5
+
+
+def write_commits(query: Query, versions: int, generation: int) -> None:
+    """A store's commits of these versions, as those of a sink whose rows go elsewhere: the log has no manifest."""
+    shutil.rmtree(query.place / "cec/log/manifests")
+    restore_log(query.log, LOG_ID)
+    log, tip = Log(query.log), Tip()
+    for version in range(1, versions + 1):
+        before, (tip, records) = tip, tip.next({b"w": {b"w": b"%d" % version}}, set())
+        made = request(StoreId(0, 0), before, tip, records, False, whole=True, generation=generation)
+        log.commit(made, record_table(False, records))
+    log.writer.close()
+
+
+def lose_spark_files(query: Query, after: int) -> None:
+    """Spark syncs none of its files: a power loss takes those after the last checkpoint."""
+    for name in ("offsets", "commits"):
+        for batch in range(after + 1, 7):
+            for path in (f"{name}/.{batch}.crc", f"{name}/{batch}"):
+                if query.checkpoint.exists(path):
+                    query.checkpoint.delete(path)
+
+
+def refuse_commits_ahead(query: Query, committed: int) -> None:
+    """As a start of the flow does it."""
+    catalog = Catalog(query.log, MemoryIndex(LOG_ID))
+    catalog.refresh()
+    attempts = CommittedAttempts(query.checkpoint, query.own, read_cuts(query.log).known, committed)
+    refuse_later_batches(read_ahead(catalog.index, committed, attempts.allows), "/checkpoint", committed)
+
+
+@pytest.mark.parametrize("protocol", [Protocol.UNCOORDINATED, Protocol.NONE])
+def test_commits_that_outlive_sparks_files_are_taken_back(protocol: Protocol, tmp_path: Path) -> None:
+    """Where the log is on another disk, and stores have written for a checkpoint that a power loss prevented."""
+    shop, at_once = Shop(tmp_path), Checkpointing(protocol, at_once=True)
+    query, line = shop.queries["b"], 3 if protocol is Protocol.UNCOORDINATED else -1
+    write_commits(query, 6, generation=2)
+    lose_spark_files(query, line)
+    with pytest.raises(UnsuitableCheckpoint, match="the log is ahead of the checkpoint"):
+        refuse_commits_ahead(query, line)
+    ProtocolRuns(str(tmp_path), GRAPH, at_once).begin_run()
+    assert committed_batch(query.checkpoint) == line
+    refuse_commits_ahead(query, line)
+    assert [cut.after for cut in read_cuts(query.log).known] == [line]
+    ProtocolRuns(str(tmp_path), GRAPH, at_once).begin_run()
+    assert len(read_cuts(query.log).known) == 1, "it is there already"
+
+
+def test_a_commit_of_the_batch_that_was_under_way_is_left(tmp_path: Path) -> None:
+    """Any crash leaves one, and a start expects it."""
+    shop = Shop(tmp_path)
+    query = shop.queries["b"]
+    write_commits(query, 5, generation=2)
+    lose_spark_files(query, 3)
+    ProtocolRuns(str(tmp_path), GRAPH, UNC).begin_run()
+    refuse_commits_ahead(query, 3)
+    assert not read_cuts(query.log).known
