@@ -51,7 +51,7 @@ from spark_cec.log.frame import Location
 from spark_cec.log.home import absolute_home
 from spark_cec.log.index import OutputEntry
 from spark_cec.log.late import list_late, read_late
-from spark_cec.log.output_rollbacks import read_cuts
+from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.readers import ReaderTrail
 from spark_cec.log.storage import Storage
 from spark_cec.recovery.attempts import Allows, is_rolled_back, newest_allowed, read_attempts
@@ -257,47 +257,22 @@ class ReaderCalls:
 
     def splits(self, request: ViewSplitsRequest) -> ViewSplitsAnswer:
         """Answers a read's pieces of work, each a JSON object for `read_split`."""
-        losses: list[CecError] = []
-        view = request.view
+        losses, view = list[CecError](), request.view
         if view == "output" and request.last < request.first:
             return ViewSplitsAnswer(splits=(), lost=())  # there may be no log yet
         if request.or_flow and not self._is_in_epoch(request):
             request = msgspec.structs.replace(request, path=find_forked(request.path) or request.path)
         log = self._find_log(request)
-        # Read the manifests before the catalog, and no later ones: then the catalog has all their frames.
-        published = _published_range(log) if view == "output" else range(0)
-        log.catalog.refresh()
         if view == "output":
-            if not request.whole and request.last >= published.stop:
-                raise missing_batch(log, request, request.last, published.stop - 1)
-            refuse_other_batch(log, request, request.last)
-            entries = output_batches(
-                log.storage,
-                log.catalog,
-                request.first,
-                min(request.last, published.stop - 1),
-                request.whole,
-                published,
-                losses.append if request.may_lose else raise_loss,
-                request.schema,
-                is_case_sensitive(request),
-                partial(may_have_rows, request.buckets, exact=is_case_sensitive(request)),
-            )
-            begins = min((entry.meta.batch for entry in entries), default=0)
-            pieces: list[dict[str, Any]] = [
-                {"frames": piece, "begins": begins}
-                for piece in _pack_frames((e.location, e.meta.frame_id.hex()) for e in entries)
-            ]
-            if request.buckets is not None:
-                exact = is_case_sensitive(request)
-                floors = read_floors(log.storage, request.first, request.last, request.buckets, exact=exact)
-                pieces = describe_buckets(pieces, entries, request.buckets, floors)
+            pieces, losses = _plan_output(log, request)
         elif view == "late":
             pieces = [{"path": each} for each in list_late(log.storage, request.reader or "")]
         elif view == "log":
+            log.catalog.refresh()
             found = [e for s in sorted(log.catalog.index.stores()) for e in log.catalog.index.commits(s, 0, 1 << 62)]
             pieces = [{"frames": piece} for piece in _pack_frames((e.location, "") for e in found if e.meta.records)]
         else:
+            log.catalog.refresh()
             pieces = _list_window_pieces(log, request.operator, request.store, request.version)
         splits = tuple({"view": view, "home": log.home, **piece} for piece in pieces)
         return ViewSplitsAnswer(splits=splits, lost=tuple(str(each) for each in losses))
@@ -376,12 +351,78 @@ def _fail_to_read(storage: Storage, split: Mapping[str, Any], lost: CecError) ->
 
 
 def _find_since(log: OpenLog, wall_ms: int) -> tuple[int, int]:
-    """The first batch published since then, and the newest; the log must have a batch."""
+    """The first batch published since then, and the newest, which is the one before if there is none."""
     kept_from = manifest.retired_before(log.storage)
     batches = [batch for batch in manifest.batches(log.storage) if batch >= kept_from]  # as `PublishedBatches` does
+    if not batches:  # A rollback has taken all back since the bounds were read.
+        return kept_from, kept_from - 1
     log.catalog.refresh()
     hint = next((e.meta.batch for e in log.catalog.index.at(wall_ms) if isinstance(e, OutputEntry)), None)
     return first_published_since(log.storage, batches, wall_ms, hint), batches[-1]
+
+
+def _plan_output(log: OpenLog, request: ViewSplitsRequest) -> tuple[list[dict[str, Any]], list[CecError]]:
+    """The pieces of a read of the output, and the losses.
+
+    If a rollback comes meanwhile, plans again: the manifests that it deletes are not lost, and later ones with the same
+    numbers do not follow the earlier ones. A stream without losses need not look for one: its next look finds it.
+    """
+    while True:
+        cuts, published = _look_at_output(log)
+        losses: list[CecError] = []
+        try:
+            pieces = _list_output_pieces(log, request, published, losses)
+            if not (request.whole or losses) or not _has_new_cut(log, cuts):
+                return pieces, losses
+        except CecError:
+            if not _has_new_cut(log, cuts):
+                raise
+
+
+def _look_at_output(log: OpenLog) -> tuple[Sequence[Cut], range]:
+    """The cuts, and the batches with a manifest that counts under them."""
+    while True:
+        cuts = log.published.cuts.known
+        published = _published_range(log)
+        if log.published.cuts.known == cuts:
+            return cuts, published
+
+
+def _has_new_cut(log: OpenLog, known: Sequence[Cut]) -> bool:
+    log.published.cuts.look()
+    return log.published.cuts.known != known
+
+
+def _list_output_pieces(
+    log: OpenLog, request: ViewSplitsRequest, published: range, losses: list[CecError]
+) -> list[dict[str, Any]]:
+    """The pieces of a read of the output. `published`: as in `output_batches`; `losses` gets those that it may have."""
+    log.catalog.refresh()  # After the look at the manifests, and no later ones are read: so it has all their frames.
+    if not request.whole and request.last >= published.stop:
+        raise missing_batch(log, request, request.last, published.stop - 1)
+    refuse_other_batch(log, request, request.last)
+    exact = is_case_sensitive(request)
+    entries = output_batches(
+        log.storage,
+        log.catalog,
+        request.first,
+        min(request.last, published.stop - 1),
+        request.whole,
+        published,
+        losses.append if request.may_lose else raise_loss,
+        request.schema,
+        exact,
+        partial(may_have_rows, request.buckets, exact=exact),
+    )
+    begins = min((entry.meta.batch for entry in entries), default=0)
+    pieces: list[dict[str, Any]] = [
+        {"frames": piece, "begins": begins}
+        for piece in _pack_frames((e.location, e.meta.frame_id.hex()) for e in entries)
+    ]
+    if request.buckets is None:
+        return pieces
+    floors = read_floors(log.storage, request.first, request.last, request.buckets, exact=exact)
+    return describe_buckets(pieces, entries, request.buckets, floors)
 
 
 def _published_range(log: OpenLog) -> range:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -838,6 +838,103 @@ def test_what_is_published_while_a_read_is_planned_is_no_damage(
 
     monkeypatch.setattr("spark_cec.agent.reader.output_batches", late)
     assert numbers(agent, 0, (1 << 63) - 1) == [0]
+
+
+def take_back_within(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, batches_before: int, *anew: int
+) -> Callable[[], None]:
+    """The next load of manifests comes to so many batches, and a rollback takes back all after batch 3.
+
+    A later run has the batches `anew`, then. Answers a check that this has happened.
+    """
+    real, done = manifest.load_between, list[bool]()
+
+    def load_some(storage: Any, first: int, last: int) -> Iterator[Any]:
+        for number, found in enumerate(real(storage, first, last)):
+            yield found
+            if number + 1 == batches_before and not done:
+                done.append(True)
+                take_back(open_storage(agent.home), 3, 2)
+                for batch in anew:
+                    publish(agent, batch, write(agent, batch, 10 * batch), generation=2)
+
+    def cut_first(storage: Any, first: int, last: int) -> Iterator[Any]:
+        if not batches_before and not done:
+            done.append(True)
+            take_back(open_storage(agent.home), 3, 2)
+        return load_some(storage, first, last)
+
+    def check() -> None:
+        assert done
+
+    monkeypatch.setattr(manifest, "load_between", cut_first)
+    return check
+
+
+@pytest.mark.parametrize("may_lose", [False, True])
+@pytest.mark.parametrize(
+    ("batches_before", "anew", "left"),
+    [(0, (), [0, 1, 2, 3]), (5, (), [0, 1, 2, 3]), (5, (4, 5), [0, 1, 2, 3, 40, 50])],
+)
+def test_a_rollback_while_a_read_is_planned_is_no_damage(
+    batches_before: int, anew: tuple[int, ...], left: list[int], may_lose: bool, agent: Agent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read has what there is after the rollback: no batch of the history that was taken back beside a later one."""
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    check = take_back_within(agent, monkeypatch, batches_before, *anew)
+    answer = agent.ask("view_splits", view="output", first=0, last=99, whole=True, may_lose=may_lose)
+    check()
+    found = [row["n"] for split in answer["splits"] for row in agent.rows(agent.ask("read_split", split=split))]
+    assert (found, answer["lost"]) == (left, [])
+    assert numbers(agent) == left
+
+
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_rollback_while_a_batch_of_a_stream_is_planned_is_named(
+    may_lose: bool, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that came before."""
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    seen = agent.ask("view_offsets", after=1)["of"]
+    check = take_back_within(agent, monkeypatch, 0)
+    with pytest.raises(Refused, match=r"up to batch 5 of the output, of which run 2 .* has taken back") as named:
+        agent.ask("view_splits", view="output", first=2, last=5, whole=False, seen=seen, may_lose=may_lose)
+    check()
+    assert named.value.kind == "OutputTakenBack"
+    with pytest.raises(Refused) as later:
+        agent.ask("view_splits", view="output", first=2, last=5, whole=False, seen=seen, may_lose=may_lose)
+    assert (later.value.kind, str(later.value)) == ("OutputTakenBack", str(named.value))
+
+
+def test_a_rollback_to_the_beginning_while_a_start_by_time_looks_leaves_no_batch(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(3):
+        publish(agent, batch, write(agent, batch, batch))
+    find = views_module._find_since
+
+    def roll_back(*given: Any) -> Any:
+        if open_storage(agent.home).exists(manifest_path(0)):
+            take_back(open_storage(agent.home), -1, 2)
+        return find(*given)
+
+    monkeypatch.setattr(views_module, "_find_since", roll_back)
+    during = agent.ask("view_offsets", starting_timestamp_ms=0)
+    assert during == agent.ask("view_offsets", starting_timestamp_ms=0) == bounds(0, -1, -1)
+
+
+def test_a_missing_manifest_is_damage_behind_an_older_rollback(agent: Agent) -> None:
+    """Only a rollback that came while the read was planned explains one."""
+    for batch in range(6):
+        publish(agent, batch, write(agent, batch, batch))
+    take_back(open_storage(agent.home), 3, 2)
+    publish(agent, 4, write(agent, 4, 40), generation=2)
+    open_storage(agent.home).delete(manifest_path(2))
+    with pytest.raises(Refused, match="the manifest of batch 2 is missing"):
+        numbers(agent)
 
 
 QUIET = {"spark.sql.streaming.stateStore.cec.sources.quiet": "1s"}
