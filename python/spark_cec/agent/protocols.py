@@ -33,6 +33,9 @@ REPAIRABLE_BATCHES = 100
 """A flow's batches that stay whatever lines need, as many as Spark keeps by default: `cec repair` may begin from any.
 """
 
+_ANY_BATCH = 1 << 62
+"""A number above every batch."""
+
 
 @dataclass(slots=True)
 class _Run:
@@ -182,11 +185,17 @@ class ProtocolCalls:
             return flow.sends() or None
 
     def read_again_from(self, settings: Settings, channel: str) -> int | None:
-        """The batch of a channel after which the flow may read again; None if the flow takes no part in a protocol."""
+        """The batch of a channel after which the flow may read again; None if the flow takes no part in a protocol.
+
+        Checkpoints do not say how far the flow has read a channel of another query. It notes only batches of it that it
+        will not read again, because Spark's acknowledgements wait for `kept_from`.
+        """
         own = settings.protocol
         if own is None or not own.takes_part:
             return None
         pipeline, sender = self._find_pipeline(own), _parse_flow(own, channel)
+        if sender not in pipeline.runtime.spec.inputs:
+            return _ANY_BATCH
         with pipeline.lock:
             return pipeline.kept[own.flow].received.get(sender, 0) - 1
 

@@ -16,6 +16,8 @@ from spark_cec.agent.messages import CheckpointDueRequest, CheckpointTakenReques
 from spark_cec.agent.protocols import ProtocolCalls
 from spark_cec.errors import CheckpointFailed, RestartNeeded, Unsupported
 from spark_cec.ids import StoreId
+from spark_cec.log.home import join_log
+from spark_cec.log.readers import IN_FLIGHT, ReaderTrail, slowest_reader
 from spark_cec.protocols.choose import Protocol
 from spark_cec.protocols.records import read_records
 from spark_cec.protocols.spec import Spec, write_spec
@@ -231,6 +233,21 @@ def test_what_a_flow_may_read_again_is_behind_its_older_checkpoint(flows: Flows)
         PREFIX + "protocol.home": str(flows.home), PREFIX + "protocol.flow": "out", PREFIX + "protocol.run": "run-1",
     })  # fmt: skip
     assert flows.calls.read_again_from(sink, flows.place("b")) is None
+
+
+def test_a_channel_of_another_query_lets_go_what_the_line_has_read(flows: Flows, tmp_path: Path) -> None:
+    """The flow says of it only what no line needs, and Spark keeps all batches: the note must not wait for these."""
+    log = open_storage(str(tmp_path / "other" / "log"))
+    log_id = join_log(log, None)
+    trail = ReaderTrail(log, log_id, "b")
+    for batch in range(40):
+        flows.run("b", range(batch, batch + 1))
+        kept_from = flows.calls.kept_from(f"{flows.place('b')}/cec/log", flows.settings("b")) or 0
+        for end in range(kept_from):  # Spark says so of each batch once, and the trail passes over the rest
+            again = flows.calls.read_again_from(flows.settings("b"), str(tmp_path / "other"))
+            trail.add(end, 1_000_000_000, again)
+    trail.save()
+    assert slowest_reader(log, log_id, ["b"]) == kept_from - IN_FLIGHT
 
 
 def test_an_agent_that_does_not_know_the_checkpoints_lets_nothing_go(flows: Flows) -> None:
