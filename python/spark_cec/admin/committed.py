@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_cec.admin.find_log import OWN_DIRECTORY, Place, open_to_read
-from spark_cec.errors import DamagedLog, UnsuitableCheckpoint
+from spark_cec.errors import DamagedLog, NoLine, TransientError, UnsuitableCheckpoint
 from spark_cec.ids import StoreId
 from spark_cec.log.index import Index
 from spark_cec.log.output_rollbacks import Cut, read_cuts
 from spark_cec.log.storage import Storage
+from spark_cec.protocols.messages import Checkpoint, Line, Process
 from spark_cec.protocols.records import checkpoints_of, read_records, records_in
 from spark_cec.protocols.runtime import find_line
-from spark_cec.protocols.spec import read_spec
+from spark_cec.protocols.spec import Spec, read_spec
 from spark_cec.recovery.attempts import Allows, CommittedAttempts, is_rolled_back, living_stores
 from spark_cec.recovery.decide import lacks_newest
 from spark_cec.recovery.facts import is_fallback_done, read_stores
@@ -21,6 +23,9 @@ from spark_cec.recovery.query_files import FALLBACK, QUERY, Fallback, ReplayProg
 from spark_cec.recovery.report import read_progress
 from spark_cec.recovery.rollback import pending_rollback
 from spark_cec.recovery.spark_logs import all_stores, batch_not_run_again, find_strays, list_logs
+
+_LOOKS_FOR_LINE = 5
+"""The flows' checkpoints are read so often if they make no line, because a run changes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,10 @@ class Committed:
 
 
 def committed(place: Place) -> Committed | None:
-    """The last committed batch, None if no checkpoint is known."""
+    """The last committed batch, None if no checkpoint is known.
+
+    For a flow under a protocol raises `DamagedLog`, `NoLine` or `TransientError` if there is no line to be read.
+    """
     if place.checkpoint is None:
         return None
     runs = place.checkpoint.list(f"{OWN_DIRECTORY}/generations")
@@ -81,15 +89,36 @@ def note_unwritten(place: Place, index: Index, done: Committed | None) -> Commit
 
 
 def _read_protocol_batch(checkpoint: Storage) -> int | None:
+    is_flow = False
     with suppress(UnsuitableCheckpoint):  # commands that need the file report the error
-        if is_under_protocol(QUERY.read(_own_storage(checkpoint))):
-            home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
-            spec = read_spec(open_to_read(home)) if home else None
-            if spec is None or flow not in spec.inputs:  # a copy of a flow alone
-                return read_records(_own_storage(checkpoint), flow, ()).newest.batch
-            line = find_line(spec.protocol, checkpoints_of(records_in(home, spec.inputs, open_to_read)))
-            return line[flow].sent - 1
-    return None
+        is_flow = is_under_protocol(QUERY.read(_own_storage(checkpoint)))
+    if not is_flow:
+        return None
+    home, _, flow = checkpoint.url.rstrip("/").rpartition("/flows/")
+    spec = read_spec(open_to_read(home)) if home else None
+    if spec is None or flow not in spec.inputs:  # a copy of a flow alone
+        return read_records(_own_storage(checkpoint), flow, ()).newest.batch
+    return _read_line(home, spec)[flow].sent - 1
+
+
+def _read_line(home: str, spec: Spec) -> Line:
+    """The line to which the flows go back. The flows may run: then a later look may find what an earlier one does not.
+
+    Raises `NoLine` if nothing changes between two looks, `TransientError` if each look comes too late.
+    """
+    before: Mapping[Process, Sequence[Checkpoint]] = {}
+    for _ in range(_LOOKS_FOR_LINE):
+        found = checkpoints_of(records_in(home, spec.inputs, open_to_read))
+        try:
+            return find_line(spec.protocol, found)
+        except NoLine:
+            if found == before:
+                raise
+            before = found
+    raise TransientError(
+        f"{home}: its flows go on faster than their checkpoints can be read: try again, stop the pipeline before that, "
+        "or give it a longer checkpoint_interval"
+    )
 
 
 def list_stores(place: Place, index: Index) -> list[StoreId]:

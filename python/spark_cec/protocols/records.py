@@ -94,6 +94,8 @@ def read_records(own: Storage, process: Process, inputs: Collection[Process]) ->
         except DamagedLog as damage:
             _LOG.warning("%s/%s: %s; an older checkpoint is used", own.url, _path(number), damage)
     if numbers and numbers[0] > 1:
+        if not found and sorted(_numbers(own)) != numbers:
+            return read_records(own, process, inputs)  # a running flow has deleted all of them meanwhile
         if not found:
             raise DamagedLog(
                 f"{own.url}/{DIRECTORY}", -1,
