@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from spark_cec.adapters.fsspec_storage import open_storage
 from spark_cec.agent.bucket_reads import describe_buckets, may_have_rows, read_floors, take_bucket_rows
@@ -290,8 +291,8 @@ class ReaderCalls:
             version = int(split["version"])
             head = log.catalog.ask_twice(lambda: head_at(log.catalog.index, store, version, allows=allows))
             with self._loads.taking_turn(log, head, request.conf):
-                rows = window_rows(rebuild(log.storage, log.catalog.index, head))
-        elif split["view"] == "late":
+                return self._give(window_rows(rebuild(log.storage, log.catalog.index, head)), losses)
+        if split["view"] == "late":
             rows = concat_tables([read_late(log.storage, split["path"])], request.columns, is_case_sensitive(request))
         else:
             frames = [(bytes.fromhex(frame), Location(*place)) for *place, frame in split["frames"]]
@@ -306,9 +307,11 @@ class ReaderCalls:
                     rows = take_bucket_rows(log.storage, split, tables, columns, exact=exact)
                 else:
                     rows = concat_tables(list(tables.values()), columns, exact)
-        lost_words = tuple(str(each) for each in losses)
+        return self._give(rows, losses)
+
+    def _give(self, rows: pa.Table, losses: Sequence[CecError]) -> ReadSplitAnswer:
         spool = self._spool.write(rows) if rows.num_rows else None
-        return ReadSplitAnswer(spool=spool, rows=rows.num_rows, lost=lost_words)
+        return ReadSplitAnswer(spool=spool, rows=rows.num_rows, lost=tuple(str(each) for each in losses))
 
 
 def _retry_once(look: Callable[[], _T]) -> _T:

@@ -140,6 +140,25 @@ def test_loads_of_long_windows_come_one_by_one(
     agent.calls.close()
 
 
+@pytest.mark.parametrize("call", ["load", "read_split"])
+def test_the_rows_of_a_load_are_written_in_its_turn(call: str, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next one would begin while this one still has its rows."""
+    tip, write, marks = four_commits(agent)[-1], spool.Spool.write, list[int]()
+
+    def look(own: spool.Spool, rows: Any) -> str:
+        marks.append(len(list(own.directory.glob("*.load"))))
+        return write(own, rows)
+
+    monkeypatch.setattr(spool.Spool, "write", look)
+    if call == "load":
+        agent.ask("load", store=KEY, version=tip.version, checkpoint_id=None, retained=100)
+    else:
+        view = {"view": "windows", "operator": STORE.operator, "store": STORE.name, "version": tip.version}
+        for split in agent.ask("view_splits", path=agent.home, **view)["splits"]:
+            agent.ask("read_split", split=split, columns=None, path=agent.home)
+    assert marks and set(marks) == {1}
+
+
 @pytest.mark.parametrize(("under_way", "at_once"), [(0, 4), (1, 4), (2, 1)])
 def test_after_a_death_among_several_loads_they_come_one_by_one(
     under_way: int, at_once: int, agent: Agent, monkeypatch: pytest.MonkeyPatch

@@ -66,12 +66,12 @@ private[cec] final class StoreInputs {
   /**
    * The facts of the batch that ends now. Its input is the shuffle records that the task has read since the store began, or else
    * those that it had read before, or else the number of puts. If the task had read some before, a replay cannot be sure to count
-   * the same records: Spark may generate code for one run alone.
+   * the same records: Spark may generate code for one run alone. Nor can it compare puts: it may have a shuffle where there was none.
    */
   def facts(puts: Long, named: Boolean): BatchFacts = {
     val shuffled = read - readAtBegin
     val inputs = if (shuffled > 0) shuffled else if (begin.own > 0) begin.own else puts
-    BatchFacts(inputs, shuffled, begin.startedNs, named, isCounted = shuffled > 0 || readAtBegin == 0)
+    BatchFacts(inputs, shuffled, begin.startedNs, named, isCounted = shuffled > 0 || (readAtBegin == 0 && puts == 0))
   }
 
   /** Ends the use of the store. Call it once. */
