@@ -11,9 +11,7 @@ from typing import Any
 import fsspec
 
 from spark_cec.adapters.hadoop_settings import find_options, find_retry_s
-from spark_cec.adapters.retries import (
-    pauses,
-)
+from spark_cec.adapters.retries import pauses
 from spark_cec.adapters.s3_keys import forget_sessions
 from spark_cec.errors import LogLocationError
 

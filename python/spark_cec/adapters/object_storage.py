@@ -258,7 +258,6 @@ class ObjectStorage(FsspecStorage):
             number = _NUMBERS_BY_STATUS.get(status_of(error) or 0, errno.EIO)
             raise _class_of(error)(number, f"{type(error).__name__}: {said}", place) from error
 
-
     def _raise_refusal(self, error: Exception, place: str) -> None:
         """Raises `KeysRefused` if the store refuses keys that were good before, or if STS lends none."""
         refusal = refusal_of(error)

@@ -149,6 +149,21 @@ def write_profile(file: Path, key: str) -> None:
     file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=s\naws_session_token=t\n")
 
 
+def refusing(file: Path, times: int, word: str) -> tuple[Decide, list[str]]:
+    """Takes new keys alone. They come into the file when others were refused so many times; the list has those."""
+    refused = list[str]()
+
+    def decide(request: Request) -> Order:
+        if request.key_id == "new":
+            return PASS
+        refused.append(request.key_id)
+        if len(refused) == times:
+            write_profile(file, "new")
+        return Order(status=400, code=word)
+
+    return decide, refused
+
+
 def only(*keys: str, word: str = "ExpiredToken") -> Decide:
     """Takes these keys alone."""
     return lambda request: PASS if request.key_id in keys else Order(status=400, code=word)
@@ -160,17 +175,9 @@ def test_keys_of_a_file_that_is_written_anew_are_read_again(
     provider: str | None, word: str, endpoint: str, tmp_path: Path
 ) -> None:
     """The file comes when the keys that it had were refused twice."""
-    file, refused = tmp_path / "credentials", list[str]()
+    file = tmp_path / "credentials"
     write_profile(file, "old")
-
-    def decide(request: Request) -> Order:
-        if request.key_id == "new":
-            return PASS
-        refused.append(request.key_id)
-        if len(refused) == 2:
-            write_profile(file, "new")
-        return Order(status=400, code=word)
-
+    decide, refused = refusing(file, 2, word)
     with serve(endpoint, {} if provider is None else {PROVIDER: provider}) as (storage, proxy):
         storage.create("d/1", b"1")
         proxy.decide = decide
@@ -197,17 +204,9 @@ def test_other_storages_of_the_query_take_the_keys_that_one_has_read(endpoint: s
 
 def test_a_storage_that_is_opened_after_its_keys_have_ended_waits_for_new_ones(endpoint: str, tmp_path: Path) -> None:
     """Each call of a batch opens a storage of its own. The file comes when its keys were refused three times."""
-    file, refused = tmp_path / "credentials", list[str]()
+    file = tmp_path / "credentials"
     write_profile(file, "old")
-
-    def decide(request: Request) -> Order:
-        if request.key_id == "new":
-            return PASS
-        refused.append(request.key_id)
-        if len(refused) == 3:
-            write_profile(file, "new")
-        return Order(status=400, code="InvalidAccessKeyId")
-
+    decide, _ = refusing(file, 3, "InvalidAccessKeyId")
     with serve(endpoint, {}) as (storage, proxy):
         storage.create("1", b"1")
         proxy.decide = decide
